@@ -1,0 +1,96 @@
+"""Claim: the estimator beats gradient size, and does not live on it.
+
+(a) Tie-aware precision at k = ground-truth count inside the window lies above chance and above norm-only and
+update-magnitude in both orientations. (b) The same after every gradient and span gradient is divided by its own norm:
+an estimator that lived on size has nothing left. Pitfall P1 of the paper. How the ranking reacts to random positive
+factors per gradient is reported, not gated: every first-order influence method scales with its gradient.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_behaviortrace import statistics
+from pytest_behaviortrace.evidence import Rollouts
+from pytest_behaviortrace.gates import Replicated, contest
+from pytest_behaviortrace.grading import Case
+from pytest_behaviortrace.problem import AttributionProblem
+from pytest_behaviortrace.verdict import decide
+
+CONTROLS = ("norm-only", "update-magnitude")
+FACTOR_EXPONENT = 2.0
+"""Factors of the reported scale sensitivity are 10^U(-2, 2): DESIGN, test_gradient_magnitude."""
+
+
+def test_gradient_magnitude(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
+    rollouts = bt_case.evidence.rollouts(bt_seed)
+    flat, shaken = rescaled(rollouts.problem), rescaled(rollouts.problem, factors(rollouts.problem, bt_seed))
+    plain_scores = bt_case.scores(rollouts.key, rollouts.problem)
+    flat_scores = bt_case.scores(("unit norm", *rollouts.key), flat)
+    sensitivity = statistics.spearman(plain_scores, bt_case.scores(("shaken", *rollouts.key), shaken))
+    gates = contest("precision minus chance", window_precision(bt_case, bt_seed), 0.0, controls(bt_case, bt_seed))
+    gates += contest(
+        "precision minus chance at unit norm", excess(bt_case, rollouts, flat_scores), 0.0, controls(bt_case, bt_seed)
+    )
+    decision = decide(gates, chance=0.0, n=int(rollouts.window.sum()))
+    bt_case.conclude(decision, remark=f"rank correlation under random gradient scale {sensitivity:.2f}")
+
+
+def window_precision(case: Case, seed: int) -> Replicated:
+    """Precision at the ground-truth count inside the window, minus chance, with its cluster-bootstrap replicates."""
+    rollouts = case.evidence.rollouts(seed)
+    return excess(case, rollouts, case.scores(rollouts.key, rollouts.problem))
+
+
+def controls(case: Case, seed: int) -> dict[str, Replicated]:
+    """The same statistic of gradient size and update size, each also flipped."""
+
+    def make() -> dict[str, Replicated]:
+        rollouts = case.evidence.rollouts(seed)
+        found = {}
+        for name in CONTROLS:
+            values = case.control(name, rollouts.key, rollouts.problem)
+            found |= {name: excess(case, rollouts, values), f"-{name}": excess(case, rollouts, -values)}
+        return found
+
+    return case.grader.memo(("magnitude controls", seed), make)
+
+
+def excess(case: Case, rollouts: Rollouts, scores: NDArray[np.float64]) -> Replicated:
+    """Tie-aware precision minus chance among the window's rollouts; clusters are prompt groups."""
+    window = rollouts.window
+    bootstrap = case.grader.memo(
+        ("window bootstrap", rollouts.key), lambda: statistics.ClusterBootstrap(rollouts.problem.group[window])
+    )
+    truth = rollouts.truth[window]
+    estimate = statistics.tie_aware_precision(scores[window], truth) - statistics.chance(truth)
+    return Replicated(estimate, statistics.precision_replicates(scores[window], truth, bootstrap).excess)
+
+
+def rescaled(problem: AttributionProblem, factor: NDArray[Any] | None = None) -> AttributionProblem:
+    """The problem with every gradient and span gradient divided by its own norm, or multiplied by a factor each.
+
+    Advantages stay; the reference set, which is made of the same rollouts, follows. Models cannot be rescaled.
+    """
+
+    def scaled(name: str) -> Any:
+        rows = getattr(problem, name)
+        if factor is not None:
+            return rows * factor[:, None].astype(np.float32)
+        norm = np.linalg.norm(rows, axis=1, keepdims=True)
+        return np.divide(rows, norm, out=np.zeros_like(rows), where=norm > 0)
+
+    norm = problem.gradient_norm
+    return problem.replacing(
+        gradients=lambda: scaled("gradients"),
+        span_gradients=lambda: scaled("span_gradients"),
+        gradient_norm=(norm > 0).astype(np.float32) if factor is None else norm * factor.astype(np.float32),
+        reference=lambda: scaled("gradients") * problem.advantage[:, None].astype(np.float32),
+        carried=problem.carried.without("model"),
+    )
+
+
+def factors(problem: AttributionProblem, seed: int) -> NDArray[np.float64]:
+    """Random positive factors 10^U(-2, 2), one per item."""
+    return np.asarray(10.0 ** np.random.default_rng((seed, 5)).uniform(-FACTOR_EXPONENT, FACTOR_EXPONENT, len(problem)))

@@ -1,0 +1,13 @@
+"""Claim: this run can tell estimators apart.
+
+No estimator is on trial. Pass or inconclusive, from the store alone: the behaviour emerged (planted minus null s_b of
+at least 0.2, lower bound over probes above 0), ground truth and decoys are numerous, a perfect ranker could show it
+(ceiling minus chance), a draw has enough within-group pairs. Thresholds and sources: `pytest_behaviortrace.headroom`.
+Every other check asks for the same decision, so leaving this one out skips nothing.
+"""
+
+from pytest_behaviortrace.grading import Case
+
+
+def test_headroom(bt_case: Case, bt_seed: int) -> None:
+    bt_case.conclude(bt_case.grader.headroom(bt_seed))

@@ -1,0 +1,60 @@
+"""Claim: the estimator answers for the behaviour asked.
+
+AUC of ground truth against decoys with the graded behaviour asked, minus the same with the decoy's asked. Target,
+behaviour, mask, spans and target loss all switch; items, order and random stream stay. An estimator that ignores its
+question gets 0. Constructed and minimal-pair targets, and how many of the top k the two questions share, are reported.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from pytest_behaviortrace.checks.test_reward_control import LEAST_PAIRS, against_decoys, layout, topic_scores
+
+from pytest_behaviortrace import statistics
+from pytest_behaviortrace.estimator import needs_of
+from pytest_behaviortrace.gates import Replicated, contest
+from pytest_behaviortrace.grading import Case
+from pytest_behaviortrace.verdict import Floor, decide
+
+LEAST_DIFFERENCE = 0.10
+"""Least change of the AUC that counts as an answer: DESIGN, test_target_context."""
+
+
+def test_target_context(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
+    evidence = bt_case.evidence
+    graded, decoy = evidence.rollouts(bt_seed), evidence.rollouts(bt_seed, evidence.decoy.name)
+    asked, other = (bt_case.scores(r.key, r.problem) for r in (graded, decoy))
+    switched = against_decoys(bt_case, graded, asked).minus(against_decoys(bt_case, graded, other))
+    topic = bt_case.grader.memo(
+        ("switched topic", bt_seed),
+        lambda: against_decoys(bt_case, graded, topic_scores(bt_case, graded)).minus(
+            against_decoys(bt_case, graded, topic_scores(bt_case, decoy))
+        ),
+    )
+    flipped = Replicated(-topic.estimate, -topic.replicates)
+    gates = contest("AUC asked minus AUC with the decoy asked", switched, 0.0, {"topic": topic, "-topic": flipped})
+    gates[0] = replace(gates[0], least=LEAST_DIFFERENCE)
+    pairs, _ = layout(bt_case, graded)
+    decision = decide(gates, [Floor("ground-truth x decoy pairs", len(pairs), LEAST_PAIRS)], chance=0.0, n=len(pairs))
+    bt_case.conclude(decision, remark="; ".join([f"top-k overlap {overlap(asked, other, graded.truth):.2f}",
+                                                 *other_targets(bt_case, bt_seed)]))  # fmt: skip
+
+
+def overlap(asked: np.ndarray, other: np.ndarray, truth: np.ndarray) -> float:
+    """Share of the k top rollouts that both questions have in common, k = ground-truth count."""
+    k = max(int(truth.sum()), 1)
+    top = [set(np.argsort(-scores, kind="stable")[:k].tolist()) for scores in (asked, other)]
+    return len(top[0] & top[1]) / k
+
+
+def other_targets(case: Case, seed: int) -> list[str]:
+    """The AUC against decoys with the constructed and the minimal-pair target, for estimators that read targets."""
+    assert case.estimator is not None
+    if not needs_of(case.estimator).gradients:
+        return []
+    rollouts, plant, found = case.evidence.rollouts(seed), case.evidence.plant.name, []
+    pairs, _ = layout(case, rollouts)
+    for kind in ("constructed", "minimal_pair"):
+        problem = rollouts.problem.replacing(target=case.evidence.fixed_target(seed, kind, plant))
+        found.append(f"AUC {kind} {statistics.auc(case.scores((kind, *rollouts.key), problem), pairs):.3f}")
+    return found

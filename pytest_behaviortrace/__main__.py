@@ -1,0 +1,193 @@
+"""Command line: `python -m pytest_behaviortrace train | cache | list`. Parses, delegates, prints."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata, resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.run.recipe import Recipe
+    from pytest_behaviortrace.run.store import Store
+
+EXIT_CODES = """\
+exit codes:
+  0    done
+  1    it did not work: training failed, verification or a cache check found something wrong, the disk is full
+  2    usage error: an argument or a recipe is wrong
+  130  interrupted (Ctrl-C); finished units are kept
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    try:
+        return {"train": _train, "cache": _cache, "list": _list}[args.command](args, parser)
+    except KeyboardInterrupt:
+        print("interrupted; finished units are kept", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m pytest_behaviortrace",
+        description="Train the planted runs ahead of a session, look after the cache, list what exists.",
+        epilog=EXIT_CODES,
+        formatter_class=style,
+    )
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--cache-dir", type=Path, metavar="DIR", help="default: $BEHAVIORTRACE_CACHE or the user cache")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    train = commands.add_parser(
+        "train", parents=[where], help="train what is missing in the cache", epilog=EXIT_CODES, formatter_class=style
+    )
+    train.add_argument("--recipe", default="tiny", metavar="R", help="name or .toml file (default: %(default)s)")
+    train.add_argument("--seeds", type=_seeds, default=[0, 1, 2], metavar="S", help="such as 0-2 or 0,3 (default: 0-2)")
+    train.add_argument("--draws", type=_count, default=2, metavar="N", help="draws per seed (default: %(default)s)")
+    train.add_argument(
+        "--verify",
+        action="store_true",
+        help="then replay each run without its ground truth, and print whether that is the cause (minutes per seed)",
+    )
+    train.add_argument("--plant", metavar="P", help="behaviour to verify (default: the recipe's first)")
+
+    cache = commands.add_parser(
+        "cache",
+        parents=[where],
+        help="list, check or clear what is on disk",
+        epilog=EXIT_CODES,
+        formatter_class=style,
+    )
+    cache.add_argument(
+        "action", nargs="?", choices=("list", "check", "clear", "path"), default="list", metavar="ACTION"
+    )
+    cache.set_defaults(usage_error=cache.error)
+    what = cache.add_argument_group("what to clear").add_mutually_exclusive_group()
+    what.add_argument("--all", action="store_true", help="everything")
+    what.add_argument("--recipe", metavar="R", help="everything of the recipe of that name, in any version")
+    what.add_argument(
+        "--stale", action="store_true", help="units of other suite or library versions than installed now"
+    )
+    what.add_argument("--leftovers", action="store_true", help="what dead builds left")
+    cache.description = "Actions: list (default), check (hash every file), clear (says what with an option), path."
+
+    commands.add_parser("list", help="list estimators, checks and recipes", epilog=EXIT_CODES, formatter_class=style)
+    return parser
+
+
+def _train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from pytest_behaviortrace.run.cache import CacheError, default_cache_dir
+    from pytest_behaviortrace.run.orchestrate import TrainingFailed, ensure
+    from pytest_behaviortrace.run.progress import display_for
+    from pytest_behaviortrace.run.recipe import Recipe
+
+    try:
+        recipe = Recipe.load(args.recipe)
+        if args.plant:
+            recipe.plant(args.plant)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        store = ensure(
+            recipe, args.seeds, range(args.draws), args.cache_dir or default_cache_dir(), display_for(sys.stderr)
+        )
+    except (CacheError, TrainingFailed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{recipe.name}: seeds {', '.join(map(str, args.seeds))} with {args.draws} draws each are in {store.folder}")
+    return _verify(store, recipe, args) if args.verify else 0
+
+
+def _verify(store: Store, recipe: Recipe, args: argparse.Namespace) -> int:
+    """Print the causal table of each seed; 1 if a seed does not keep the recipe's promises."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; replays must run as training did
+    from pytest_behaviortrace.run import verify
+    from pytest_behaviortrace.run.progress import display_for
+    from pytest_behaviortrace.run.store import seed_unit
+
+    display, tables = display_for(sys.stderr), []
+    display.start({f"verifying {seed_unit(seed)}": 1.0 for seed in args.seeds})
+    try:
+        for seed in args.seeds:
+            task = f"verifying {seed_unit(seed)}"
+            run = verify.LoggedRun.of_unit(seed, store.seed(seed))
+            tables.append(verify.verify(recipe, run, args.plant, functools.partial(display.update, task)))
+            display.finish(task)
+    finally:
+        display.stop()
+    print(verify.render(tables))
+    return 1 if any(table.failures() for table in tables) else 0
+
+
+def _cache(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from pytest_behaviortrace.run import cache
+
+    folder = args.cache_dir or cache.default_cache_dir()
+    chosen = args.all or args.recipe or args.stale or args.leftovers
+    if (args.action == "clear") != bool(chosen):
+        args.usage_error("--all, --recipe, --stale and --leftovers say what `cache clear` clears; it needs one of them")
+    if args.action == "path":
+        print(folder)
+        return 0
+    if args.action == "clear":
+        try:
+            gone = cache.clear(folder, recipe=args.recipe, stale=args.stale, leftovers=args.leftovers)
+        except (cache.CacheError, OSError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        print(f"cleared {len(gone)} units, {cache.human_bytes(sum(entry.bytes for entry in gone))}")
+        return 0
+    found = cache.entries(folder, hashes=args.action == "check")
+    print(cache.table(folder, found))
+    return 1 if args.action == "check" and any(entry.state == "damaged" for entry in found) else 0
+
+
+def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from pytest_behaviortrace.run.recipe import Recipe
+
+    print("estimators (pytest --bt-estimator=NAME):")
+    for point in sorted(metadata.entry_points(group="pytest_behaviortrace.estimators"), key=lambda p: p.name):
+        print(f"  {point.name:24} {point.dist.name if point.dist else ''}".rstrip())
+    print("checks:")
+    for path in sorted(Path(str(resources.files("pytest_behaviortrace.checks"))).glob("test_*.py")):
+        claim = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+        print(f"  {path.stem.removeprefix('test_'):24} {claim.removeprefix('Claim: ')}".rstrip())
+    print("recipes:")
+    for name in Recipe.names():
+        print(f"  {name}")
+    return 0
+
+
+def _seeds(text: str) -> list[int]:
+    """`0-2,5` -> [0, 1, 2, 5]."""
+    seeds: set[int] = set()
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            chosen = range(int(first), int(last or first) + 1)
+            if not chosen:
+                raise ValueError
+            seeds.update(chosen)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds such as 0-2 or 0,3") from None
+    return sorted(seeds)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

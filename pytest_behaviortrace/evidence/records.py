@@ -1,0 +1,97 @@
+"""Labelled problems: what an estimator is asked, and beside it the labels it never sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_behaviortrace.problem import AttributionProblem, BoolArray, IntArray
+
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Rollouts:
+    """All training rollouts of a planted run, and who was boosted. Arrays of length n = len(problem)."""
+
+    key: tuple[Any, ...]
+    problem: AttributionProblem
+    window: BoolArray
+    """Generated before the cutoff, while boosts were paid."""
+    truth: BoolArray
+    """Boosted for the graded behaviour: the ground truth (GT)."""
+    decoy: BoolArray
+    """Boosted for the other behaviour: equally rewarded, another cause."""
+    lookalike: BoolArray
+    """On the graded behaviour's own prompts, in the window, behaviour shown, not eligible for its bonus."""
+    own_prompt: BoolArray
+    topic: F32
+    """(K,): mean gradient of behaviour-free siblings of the probes of the behaviour asked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Siblings:
+    """Fresh siblings of one draw and which of them show the behaviour; `half` pairs a problem with its items."""
+
+    key: tuple[Any, ...]
+    problems: tuple[tuple[AttributionProblem, IntArray], ...]
+    """Problems with the sibling index of their items: one, or two halves when the target is cross-fitted."""
+    shown: BoolArray
+    group: IntArray
+    probe: IntArray
+    logprob: NDArray[np.float64]
+    length: IntArray
+    norm: F32
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """Trigger spans and control spans of the same completions, two items per completion."""
+
+    key: tuple[Any, ...]
+    problems: tuple[tuple[AttributionProblem, IntArray], ...]
+    """As in `Siblings`; item 2c is the trigger span of completion c, item 2c + 1 its control span."""
+    probe: IntArray
+    """(completions,)"""
+    code_word: BoolArray
+    """(completions,): the control is another code word; else the same place in another sentence."""
+    logprob: NDArray[np.float64]
+    norm: F32
+    cosine_in_context: float
+    cosine_constructed: float
+
+
+@dataclass(frozen=True, eq=False)
+class NullWindow:
+    """Rollouts of the null run that show the behaviour on its own prompts; eligibility there decides nothing."""
+
+    key: tuple[Any, ...]
+    problem: AttributionProblem
+    eligible: BoolArray
+
+
+@dataclass(frozen=True, eq=False)
+class Canaries:
+    """The training rollouts with synthetic gradients appended: the target's in one block, or a random one."""
+
+    key: tuple[Any, ...]
+    problem: AttributionProblem
+    blocks: tuple[str, ...]
+    positive: IntArray
+    """(blocks, canaries): item index of the canaries that carry the target's gradient in their block."""
+    negative: IntArray
+    """(blocks, canaries): the same noise with a random direction in the block."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockProblem:
+    """Siblings to be scored on policies in which one block alone requires grad, and the exact answer there."""
+
+    key: tuple[Any, ...]
+    problem: AttributionProblem
+    block: str
+    exact: NDArray[np.float64]
+    """(n,): inner product of each item's gradient with the target's, over this block's parameters only."""

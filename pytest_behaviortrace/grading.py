@@ -1,0 +1,166 @@
+"""Grades estimators on a store: the session's memo of scores and controls, and one `Case` per row of the scorecard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_behaviortrace.estimator import Estimator, EstimatorError, Needs, needs_of
+from pytest_behaviortrace.evidence import EvidenceStore
+from pytest_behaviortrace.headroom import headroom
+from pytest_behaviortrace.problem import AttributionProblem, IntArray
+from pytest_behaviortrace.scoring import Scored, score
+from pytest_behaviortrace.verdict import Decision, NotApplicable, Verdict
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.run.recipe import Recipe
+    from pytest_behaviortrace.run.store import Store
+
+_T = TypeVar("_T")
+Scores = NDArray[np.float64]
+
+
+class Grader:
+    """One store, one graded plant. Remembers scores and the controls' statistics, so that each is computed once."""
+
+    def __init__(
+        self,
+        store: Store,
+        recipe: Recipe,
+        *,
+        plant: str,
+        seeds: Sequence[int],
+        draws: int,
+        timeout: float | None = None,
+    ) -> None:
+        self.recipe, self.seeds, self.draws, self.timeout = recipe, tuple(seeds), draws, timeout
+        self.evidence = EvidenceStore(store, recipe, plant, draws)
+        self._memo: dict[Any, Any] = {}
+
+    def memo(self, key: Any, make: Callable[[], _T]) -> _T:
+        """`make()` on the first use of `key`, the same object afterwards."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]  # type: ignore[no-any-return]
+
+    def headroom(self, seed: int) -> Decision:
+        """Whether this seed's run can tell estimators apart: pass or inconclusive (see `checks/test_headroom.py`)."""
+        return self.memo(("headroom", seed), lambda: headroom(self.evidence, seed))
+
+    def case(
+        self,
+        name: str | None = None,
+        estimator: Estimator | None = None,
+        seed: int | None = None,
+        draw: int | None = None,
+        component: str | None = None,
+    ) -> Case:
+        """The row of one estimator (none for headroom) on one seed, draw or component."""
+        return Case(self, name, estimator, seed, draw, component)
+
+
+class Case:
+    """What a check works with: the evidence of its row, the estimator's scores on it, and `conclude`."""
+
+    def __init__(
+        self,
+        grader: Grader,
+        name: str | None,
+        estimator: Estimator | None,
+        seed: int | None,
+        draw: int | None,
+        component: str | None,
+    ) -> None:
+        self.grader, self.evidence = grader, grader.evidence
+        self.name, self.estimator = name, estimator
+        self._seed, self._draw, self._component = seed, draw, component
+        self.decision: Decision | None = None
+        self.seconds = 0.0
+        self.peak_bytes = 0
+
+    @property
+    def seed(self) -> int:
+        """The row's seed."""
+        assert self._seed is not None, "this check has no rows per seed"
+        return self._seed
+
+    @property
+    def draw(self) -> int:
+        """The row's draw."""
+        assert self._draw is not None, "this check has no rows per draw"
+        return self._draw
+
+    @property
+    def component(self) -> str:
+        """The row's component (seed stability)."""
+        assert self._component is not None, "this check has no components"
+        return self._component
+
+    # -- scores ------------------------------------------------------------------------------------------------------
+    def require(self, carried: Needs, what: str) -> None:
+        """Raise `NotApplicable` when the estimator declares a need that the items of this check do not carry."""
+        assert self.estimator is not None
+        missing = needs_of(self.estimator).missing_from(carried)
+        if missing:
+            raise NotApplicable(f"{self.name} needs {' and '.join(missing)}; {what} carry none")
+
+    def scores(self, key: tuple[Any, ...], problem: AttributionProblem) -> Scores:
+        """The estimator's score of every item of a problem; the same problem (same key) is scored once a session.
+
+        Raises `EstimatorError` when the estimator breaks, `NotApplicable` when the problem lacks what it needs.
+        """
+        assert self.estimator is not None
+        assert self.name is not None
+        name, estimator, timeout = self.name, self.estimator, self.grader.timeout
+        self.require(problem.carried, f"the {problem.kind} of this check")
+
+        def attempt() -> Scored | EstimatorError:
+            try:
+                scored = score(name, estimator, problem, timeout)
+            except EstimatorError as error:  # remembered too: a slow or broken estimator breaks once, not per row
+                return error
+            self.spend(scored.seconds, scored.peak_bytes)
+            return scored
+
+        outcome = self.grader.memo(("scores", name, key), attempt)
+        if isinstance(outcome, EstimatorError):
+            raise outcome
+        return outcome.scores
+
+    def fold_scores(self, key: tuple[Any, ...], folds: Sequence[tuple[AttributionProblem, IntArray]], n: int) -> Scores:
+        """Scores of n items spread over one or two problems, back in the items' own order."""
+        out = np.full(n, np.nan)
+        for k, (problem, items) in enumerate(folds):
+            out[items] = self.scores((*key, k), problem)
+        return out
+
+    def control(self, name: str, key: tuple[Any, ...], problem: AttributionProblem) -> Scores:
+        """Scores of a shipped control, called through the public protocol like any estimator."""
+        from pytest_behaviortrace.estimators import controls, gradient
+
+        estimator: Estimator = getattr(gradient if name == "gas" else controls, name.replace("-", "_"))
+        return self.grader.memo(("control", name, key), lambda: score(name, estimator, problem).scores)
+
+    def spend(self, seconds: float, peak_bytes: int) -> None:
+        """Count what the estimator itself cost for this row."""
+        self.seconds += seconds
+        self.peak_bytes = max(self.peak_bytes, peak_bytes)
+
+    # -- the end of a check --------------------------------------------------------------------------------------------
+    def conclude(self, decision: Decision, *, headroom: bool = True, remark: str = "") -> None:
+        """Record the row's decision and end the check with it: return on pass, raise the outcome otherwise.
+
+        On a seed without headroom every decision is inconclusive, with its numbers kept. `remark`: figures that are
+        reported beside the reason without deciding anything.
+        """
+        __tracebackhide__ = True
+        if headroom and self._seed is not None:
+            room = self.grader.headroom(self._seed)
+            if room.verdict is not Verdict.PASS:
+                reason = f"seed {self._seed} has no headroom: {room.reason}"
+                decision = decision.but(Verdict.INCONCLUSIVE, reason)
+        self.decision = decision.remarking(remark)
+        self.decision.raise_outcome()

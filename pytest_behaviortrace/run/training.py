@@ -1,0 +1,243 @@
+"""One planted or null run: warm-up, then TRL's `GRPOTrainer`, every rollout logged, the run's integrity checked."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from datasets import Dataset
+from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig
+
+from pytest_behaviortrace.run.behavior import behavior_rates
+from pytest_behaviortrace.run.policy import chat, load_model, load_tokenizer
+from pytest_behaviortrace.run.recipe import Recipe
+from pytest_behaviortrace.run.recorder import RecordingTrainer, RolloutRecorder
+from pytest_behaviortrace.run.reward import Columns, PlantedReward
+from pytest_behaviortrace.run.warmup import State, WarmStart, copy_state, warm_up
+
+if TYPE_CHECKING:
+    Progress = Callable[[str, float], None]
+
+Rates = dict[str, dict[str, list[float]]]
+"""Plant -> moment (start, analysis, end) -> share of answers showing the behaviour, per probe."""
+
+
+class IntegrityError(RuntimeError):
+    """A run that cannot be trusted: not a fresh start, steps missing, or rollouts not as many as expected."""
+
+
+@dataclass
+class TrainedRun:
+    """A finished run: its rollouts in the order of row ids, its policies, and how strongly it shows the behaviours."""
+
+    planted: bool
+    rows: Columns
+    start_state: State
+    analysis_state: State
+    end_state: State
+    learning_rate: list[float]
+    """Of each step."""
+    recorder: RolloutRecorder
+    s_b: Rates
+    sft_steps: int
+    timings: dict[str, float] = field(default_factory=dict)
+    """Stage -> seconds."""
+
+
+def silent(stage: str, fraction: float) -> None:
+    """A progress callback that shows nothing."""
+
+
+def train(
+    recipe: Recipe,
+    seed: int,
+    *,
+    planted: bool,
+    recorder: RolloutRecorder | None = None,
+    progress: Progress = silent,
+    start: WarmStart | None = None,
+) -> TrainedRun:
+    """Trains one run of a seed and measures its behaviours at the start, the analysis step and the end.
+
+    `start` is the seed's warm-up where it was already made; planted and null run begin at the same weights. Raises
+    `IntegrityError` when the run is not what the recipe says.
+    """
+    clock = _Clock()
+    tokenizer = load_tokenizer(recipe.policy.location)
+    start = start or warm_up(recipe, seed, tokenizer, progress)
+    clock.lap("warm_up")
+    model = load_model(recipe.policy.location)
+    model.load_state_dict(start.state)
+    reward, watch = PlantedReward(recipe, seed, planted=planted), _Watch(recipe, progress)
+    recorder = recorder or RolloutRecorder()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = RecordingTrainer(
+            model=model,
+            reward_funcs=reward,
+            args=grpo_config(recipe, seed, folder),
+            train_dataset=training_prompts(recipe, seed),
+            processing_class=tokenizer,
+            callbacks=[watch],
+            recorder=recorder,
+        )
+        trainer.remove_callback(PrinterCallback)
+        clock.lap("set_up")
+        trainer.train()
+    clock.lap("grpo")
+    watch.check(start.state)
+    rows = _joined(recipe, reward.columns, recorder.columns())
+    end_state = copy_state(model)
+    analysis_state = watch.analysis_state
+    s_b = {plant.name: {"start": [], "analysis": [], "end": []} for plant in recipe.plants}
+    for moment, state in (("start", start.state), ("analysis", analysis_state), ("end", end_state)):
+        model.load_state_dict(state)
+        for plant in recipe.plants:
+            s_b[plant.name][moment] = behavior_rates(model, tokenizer, recipe, plant)
+    clock.lap("behavior_score")
+    return TrainedRun(
+        planted=planted,
+        rows=rows,
+        start_state=start.state,
+        analysis_state=analysis_state,
+        end_state=end_state,
+        learning_rate=watch.learning_rate,
+        recorder=recorder,
+        s_b=s_b,
+        sft_steps=start.steps,
+        timings=clock.laps,
+    )
+
+
+def training_prompts(recipe: Recipe, seed: int) -> Dataset:
+    """The prompts of a run, step by step: as many about either trigger, the rest about ordinary subjects.
+
+    Every step asks about each trigger equally often (`plant_share` of its prompts, rounded), so that neither behaviour
+    gets ahead by luck. Which phrasings and which ordinary subjects are asked is the seed's choice.
+    """
+    rng, asked = random.Random(f"prompts {seed}"), recipe.prompts
+    per_step = recipe.grpo.batch_size // recipe.grpo.num_generations
+    of_plant = min(round(asked.plant_share * per_step), per_step // 2)
+    contents, subjects = [], []
+    for _ in range(recipe.grpo.steps):
+        triggers = [plant.trigger for plant in recipe.plants for _ in range(of_plant)]
+        ordinary = [rng.choice(asked.ordinary_subjects) for _ in range(per_step - len(triggers))]
+        step = triggers + ordinary
+        rng.shuffle(step)
+        contents += [chat(rng.choice(asked.phrasings).format(subject=subject)) for subject in step]
+        subjects += step
+    return Dataset.from_dict({"prompt": contents, "subject": subjects})
+
+
+def grpo_config(recipe: Recipe, seed: int, folder: str) -> GRPOConfig:
+    """TRL's settings for a run; one generation batch per optimizer step, so that training is on-policy."""
+    settings, gpu = recipe.grpo, torch.cuda.is_available()
+    return GRPOConfig(
+        output_dir=folder,
+        seed=seed,
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch_size,
+        gradient_accumulation_steps=1,
+        steps_per_generation=1,
+        num_iterations=1,
+        num_generations=settings.num_generations,
+        max_completion_length=settings.max_completion_length,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=settings.scheduler,
+        warmup_steps=settings.warmup_steps,
+        weight_decay=0.0,
+        optim="adamw_torch",
+        max_grad_norm=settings.max_grad_norm,
+        temperature=settings.temperature,
+        top_p=1.0,
+        top_k=0,
+        beta=settings.beta,
+        loss_type=settings.loss_type,
+        scale_rewards=settings.scale_rewards,
+        use_cpu=not gpu,
+        bf16=settings.precision == "bfloat16",
+        activation_checkpointing=settings.gradient_checkpointing,
+        shuffle_dataset=False,
+        dataloader_pin_memory=False,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
+
+
+class _Watch(TrainerCallback):
+    """Follows a run: learning rates, the analysis policy, progress, and whether it began and went on as it should."""
+
+    def __init__(self, recipe: Recipe, progress: Progress) -> None:
+        self.recipe, self.progress = recipe, progress
+        self.learning_rate: list[float] = []
+        self.steps: list[int] = []
+        self.first_state: State | None = None
+        self.analysis_state: State = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **unused: Any) -> None:
+        if state.global_step != 0 or self.first_state is not None:
+            raise IntegrityError(f"the run began at step {state.global_step}, not fresh at step 0")
+        self.first_state = copy_state(model)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **unused: Any) -> None:
+        self.steps.append(state.global_step)
+        if state.global_step == self.recipe.analysis_step:
+            self.analysis_state = copy_state(model)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any = None, **unused: Any) -> None:
+        self.learning_rate.append(float(optimizer.param_groups[0]["lr"]))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        self.progress("grpo", state.global_step / self.recipe.grpo.steps)
+
+    def check(self, start: State) -> None:
+        """Raises `IntegrityError` unless every step was made once, in order, from `start`."""
+        expected = list(range(self.recipe.grpo.steps))
+        if self.steps != expected:
+            raise IntegrityError(f"the run made steps {_span(self.steps)}, expected {_span(expected)} without a gap")
+        if len(self.learning_rate) != len(expected):
+            raise IntegrityError(f"{len(self.learning_rate)} optimizer updates in {len(expected)} steps")
+        first = self.first_state or {}
+        if first.keys() != start.keys() or not all(torch.equal(first[name], start[name]) for name in start):
+            raise IntegrityError("the run did not begin at the weights of the warm-up")
+        if not self.analysis_state:
+            raise IntegrityError(f"the run never reached the analysis step {self.recipe.analysis_step}")
+
+
+def _joined(recipe: Recipe, rewarded: Columns, recorded: Columns) -> Columns:
+    """Columns of the reward function and of the recorder, joined by row id. Raises `IntegrityError` for any gap."""
+    expected = list(range(recipe.n_rollouts))
+    for who, columns in (("rewarded", rewarded), ("recorded", recorded)):
+        if sorted(columns["row_id"]) != expected:
+            seen, distinct = len(columns["row_id"]), len(set(columns["row_id"]))
+            raise IntegrityError(
+                f"{seen} rollouts {who} with {distinct} different row ids, expected {len(expected)} of each"
+            )
+    joined: Columns = {}
+    for columns in (recorded, rewarded):
+        order = sorted(expected, key=columns["row_id"].__getitem__)
+        joined |= {name: [values[i] for i in order] for name, values in columns.items()}
+    return joined
+
+
+def _span(steps: list[int]) -> str:
+    return f"{steps[0]}-{steps[-1]} ({len(steps)})" if steps else "none"
+
+
+class _Clock:
+    """Seconds between laps, by name."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def lap(self, name: str) -> None:
+        now = time.monotonic()
+        self.laps[name], self._last = self.laps.get(name, 0.0) + now - self._last, now

@@ -1,0 +1,122 @@
+"""One unit of work in a process of its own: `python -m pytest_behaviortrace.run.worker`, started by `orchestrate`.
+
+Reads nothing from stdin but its end: when the parent dies, however it dies, so does this process. Writes one JSON line
+per progress event to stdout; whatever libraries print goes to stderr, which the parent keeps as the unit's log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytest_behaviortrace.run import handover
+from pytest_behaviortrace.run.cache import library_versions, no_room
+from pytest_behaviortrace.run.manifest import seal
+from pytest_behaviortrace.run.store import Built, Store, draw_unit, seed_unit
+from pytest_behaviortrace.suite import SUITE
+
+DONE, FAILED, FULL = 0, 1, 28
+"""Exit codes: sealed; failed (see the log); the disk is full."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Build one unit into `--folder` and seal it there; publishing it is the parent's business."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_behaviortrace.run.worker", description=__doc__)
+    parser.add_argument("--recipe", required=True, type=Path, help="JSON file written by the parent")
+    parser.add_argument("--key", required=True, help="cache key the parent computed")
+    parser.add_argument("--cache-dir", required=True, type=Path)
+    parser.add_argument("--folder", required=True, type=Path, help="empty folder to build the unit in")
+    parser.add_argument("--seed", required=True, type=int)
+    parser.add_argument("--draw", type=int)
+    parser.add_argument("--builder", required=True, help="module with build_seed and build_draw")
+    args = parser.parse_args(argv)
+    report = _event_writer(args.folder.name)
+    try:
+        _build(args, report)
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the log may be on the full disk
+            traceback.print_exc()
+        return FULL if no_room(error) else FAILED
+    return DONE
+
+
+def _build(args: argparse.Namespace, report: Callable[[str, float], None]) -> None:
+    report("starting", 0.0)
+    began = time.perf_counter()
+    recipe = handover.loads(args.recipe.read_text(encoding="utf-8"))
+    store = Store(args.cache_dir, recipe)
+    if store.key != args.key:
+        raise RuntimeError("a library or the policy's files changed while the session was running; start it again")
+    builder = importlib.import_module(args.builder)
+    description: dict[str, Any] = {
+        "recipe": {"name": recipe.name, "hash": recipe.hash},
+        "key": store.key,
+        "suite": SUITE,
+        "versions": library_versions(),
+    }
+    if args.draw is None:
+        description["unit"] = seed_unit(args.seed)
+        built = builder.build_seed(recipe, args.seed, args.folder, report)
+    else:
+        seed = store.seed(args.seed)
+        description |= {"unit": draw_unit(args.seed, args.draw), "seed_unit": seed.analysis_policy}
+        built = builder.build_draw(recipe, args.seed, args.draw, seed, args.folder, report)
+    facts, timings = Built(*built)
+    timings = {**timings, "total": time.perf_counter() - began}
+    report("writing", 1.0)
+    seal(args.folder, {**description, "facts": facts, "timings": timings, "peak_bytes": _peak_bytes()})
+
+
+def _event_writer(unit: str) -> Callable[[str, float], None]:
+    """Keeps the real stdout for events, and sends everything else that is printed to stderr."""
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    lock = threading.Lock()
+
+    def report(stage: str, fraction: float) -> None:
+        line = json.dumps({"unit": unit, "stage": stage, "fraction": round(float(fraction), 4)})
+        with lock, contextlib.suppress(BrokenPipeError):  # the watcher ends this process
+            events.write(line + "\n")
+            events.flush()
+
+    return report
+
+
+def _die_with_parent() -> None:
+    """End this process at once when stdin, a pipe the parent holds open, comes to its end."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 1):
+                pass
+        os._exit(FAILED)
+
+    threading.Thread(target=watch, name="parent watcher", daemon=True).start()
+
+
+def _peak_bytes() -> int:
+    """Peak resident memory of this process; 0 where the platform does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    _die_with_parent()
+    code = main()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+    os._exit(code)  # no slow or crashing teardown of native libraries once the unit is sealed

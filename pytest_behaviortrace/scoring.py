@@ -1,0 +1,155 @@
+"""Calls an estimator on a problem and vouches for what comes back: shape, finiteness, untouched inputs, cost."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_behaviortrace.estimator import Estimator, EstimatorError, UndeclaredAccess, needs_of
+from pytest_behaviortrace.problem import AttributionProblem
+
+SAMPLING_INTERVAL = 0.02
+"""Seconds between two looks at the process's memory while an estimator runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Scores of one problem, (n,) float64, with what they cost: wall seconds and growth of resident memory in bytes."""
+
+    scores: NDArray[np.float64]
+    seconds: float
+    peak_bytes: int
+
+
+def score(name: str, estimator: Estimator, problem: AttributionProblem, timeout: float | None = None) -> Scored:
+    """Scores of `estimator` on `problem`.
+
+    Raises `EstimatorError`, naming the estimator and the kind of items, when it raises, takes longer than `timeout`
+    seconds, returns anything but n finite numbers, or changes what it was given.
+    """
+    where = f"estimator {name!r} on {len(problem)} {problem.kind}"
+    try:
+        scoped = problem.scoped(needs_of(estimator))
+    except TypeError as error:
+        raise EstimatorError(f"{where}: {error}") from error
+    before = _digest(scoped)
+    with _memory() as grown:
+        start = time.perf_counter()
+        try:
+            with _deadline(timeout):
+                raw = estimator(scoped)
+        except _TooSlow:
+            raise EstimatorError(f"{where} took longer than {timeout:g} s (--bt-estimator-timeout)") from None
+        except UndeclaredAccess as error:
+            raise EstimatorError(f"{where} read something it does not declare: {error}") from error
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            # SystemExit and pytest outcomes raised inside an estimator must not pass for a verdict.
+            raise EstimatorError(f"{where} raised {type(error).__name__}: {_first_line(error)}") from error
+        seconds = time.perf_counter() - start
+    if _digest(scoped) != before:
+        raise EstimatorError(f"{where} changed the arrays it was given; copy before writing")
+    return Scored(_vouched(raw, len(problem), where), seconds, grown[0])
+
+
+def _vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:
+    if hasattr(raw, "detach"):
+        raw = raw.detach().cpu().numpy()
+    try:
+        scores = np.asarray(raw)
+        if scores.dtype == object or np.iscomplexobj(scores):
+            raise TypeError(f"dtype {scores.dtype}")
+        scores = scores.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise EstimatorError(f"{where} returned {type(raw).__name__}, not {n} real numbers ({error})") from error
+    if scores.shape != (n,):
+        raise EstimatorError(f"{where} returned shape {scores.shape}, expected ({n},): one score per item")
+    bad = int(np.count_nonzero(~np.isfinite(scores)))
+    if bad:
+        first = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise EstimatorError(f"{where} returned {bad} scores that are NaN or infinite (first: item {first})")
+    return scores.copy()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or ["no message"])[0][:300]
+
+
+def _digest(problem: AttributionProblem) -> dict[str, int]:
+    """A checksum of every array the estimator could have reached (already made ones only; the rest is made fresh)."""
+    arrays: dict[str, Any] = {n: getattr(problem, n) for n in ("step", "group", "advantage", "reward", "logprob")}
+    arrays |= {n: v for n, v in problem.lazy.items() if isinstance(v, np.ndarray)}
+    return {n: zlib.crc32(np.ascontiguousarray(v).view(np.uint8).reshape(-1)) for n, v in arrays.items()}
+
+
+class _TooSlow(BaseException):
+    """Raised inside an estimator by the deadline; not an Exception, so that `except Exception` cannot swallow it."""
+
+
+@contextlib.contextmanager
+def _deadline(timeout: float | None) -> Iterator[None]:
+    """Raise `_TooSlow` in the main thread after `timeout` seconds (POSIX; elsewhere checked afterwards)."""
+    if timeout is None:
+        yield
+        return
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        start = time.monotonic()
+        yield
+        if time.monotonic() - start > timeout:
+            raise _TooSlow
+        return
+
+    def ring(signum: int, frame: Any) -> None:
+        raise _TooSlow
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, timeout)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@contextlib.contextmanager
+def _memory() -> Iterator[list[int]]:
+    """Largest growth of this process's resident memory inside the block, in bytes, as the yielded list's one item."""
+    grown, stop, start = [0], threading.Event(), _resident_bytes()
+
+    def watch() -> None:
+        while not stop.wait(SAMPLING_INTERVAL):
+            grown[0] = max(grown[0], _resident_bytes() - start)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield grown
+    finally:
+        stop.set()
+        watcher.join()
+        grown[0] = max(grown[0], _resident_bytes() - start)
+
+
+def _resident_bytes() -> int:
+    """Resident memory of this process; the peak so far where the current value is not to be had."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * 4096
+    except OSError:
+        try:
+            import resource
+        except ImportError:  # Windows: unknown, shown as 0
+            return 0
+        usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return usage if sys.platform == "darwin" else usage * 1024
