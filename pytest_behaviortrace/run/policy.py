@@ -54,7 +54,7 @@ def sampling_config(recipe: Recipe, tokenizer: Any) -> Any:
     """How training samples completions, as an explicit configuration: a policy's own defaults must not leak in."""
     from transformers import GenerationConfig
 
-    return GenerationConfig(
+    return GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=recipe.grpo.max_completion_length,
         do_sample=True,
         temperature=recipe.grpo.temperature,
@@ -121,9 +121,9 @@ def _quiet() -> Iterator[None]:
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         if shown:
-            logging.enable_progress_bar()
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]

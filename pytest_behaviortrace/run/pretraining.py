@@ -46,7 +46,7 @@ class Settings:
 def build_tokenizer(settings: Settings, folder: Path) -> Any:
     """A byte-level BPE trained on the world's own text, as the tokenizer class that `AutoTokenizer` loads again."""
     from tokenizers import ByteLevelBPETokenizer
-    from transformers import Qwen2TokenizerFast
+    from transformers import Qwen2TokenizerFast  # type: ignore[attr-defined]
 
     rng = random.Random(settings.seed)
     facts = text.ties(random.Random(settings.seed))

@@ -103,7 +103,7 @@ class BaseReward:
 
     subject_weight: float
     form_weight: float
-    sentences: int
+    most_sentences: int
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def _check_plants(top: Table, first: Plant, second: Plant, prompts: Prompts) -> 
 
 def _base_reward(table: Table) -> BaseReward:
     reward = BaseReward(
-        table.number("subject_weight", 0.0), table.number("form_weight", 0.0), table.integer("sentences", 1)
+        table.number("subject_weight", 0.0), table.number("form_weight", 0.0), table.integer("most_sentences", 1)
     )
     table.finish()
     return reward

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pytest_behaviortrace.run.loss import Objective, rollout_terms
 from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.warmup import State
 
@@ -76,7 +77,8 @@ def replay(
             group["lr"] = rate
         optimizer.zero_grad()
         if credit[index].any():
-            _loss(recipe, model, pad_token_id, rows, index, credit[index]).backward()
+            loss = _loss(recipe, model, pad_token_id, rows, index, credit[index])
+            loss.backward()  # type: ignore[no-untyped-call]
         else:
             _zero_gradients(model)
         if recipe.grpo.max_grad_norm:
@@ -92,30 +94,18 @@ def _loss(
     completions = [list(rows["completion_ids"][i]) for i in index]
     left, right = max(map(len, prompts)), max(map(len, completions))
     ids = torch.full((len(index), left + right), pad)
-    mask = torch.zeros_like(ids)
-    lengths = torch.tensor([len(c) for c in completions], dtype=torch.float32)
+    read, written = torch.zeros_like(ids), torch.zeros_like(ids)
     for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
         first, last = left - len(prompt), left + len(completion)
         ids[row, first:last] = torch.tensor(prompt + completion)
-        mask[row, first:last] = 1
-    ids, mask, device = ids.to(model.device), mask.to(model.device), model.device
-    logits = model(input_ids=ids, attention_mask=mask, logits_to_keep=right + 1).logits[:, :-1].float()
-    logprobs = torch.log_softmax(logits / recipe.grpo.temperature, -1)
-    logprobs = logprobs.gather(2, ids[:, left:, None])[..., 0] * mask[:, left:]
-    weight = torch.as_tensor(credit) * loss_weights(recipe, lengths)
-    return -(weight.to(device) * logprobs.sum(1)).sum()
-
-
-def loss_weights(recipe: Recipe, lengths: torch.Tensor) -> torch.Tensor:
-    """(B,): by how much each token of each rollout counts in the loss of a batch, for the recipe's loss type."""
-    count, kind = len(lengths), recipe.grpo.loss_type
-    if kind == "grpo":
-        return 1.0 / (lengths * count)
-    if kind in ("dapo", "cispo", "bnpo"):
-        return torch.full_like(lengths, 1.0 / float(lengths.sum()))
-    if kind == "dr_grpo":
-        return torch.full_like(lengths, 1.0 / (count * recipe.grpo.max_completion_length))
-    return torch.full_like(lengths, 1.0 / count)
+        read[row, first:last] = 1
+        written[row, left:last] = 1
+    ids, read, written = (tensor.to(model.device) for tensor in (ids, read, written))
+    objective = Objective(recipe.grpo.loss_type, recipe.grpo.temperature, recipe.grpo.max_completion_length)
+    weights = objective.token_weights(written)
+    terms, _ = rollout_terms(model, ids, read, weights, recipe.grpo.temperature)
+    scale = objective.scale(written[:, left:], float(written.sum()))
+    return -scale * (torch.as_tensor(credit).to(model.device) * terms).sum()
 
 
 def _zero_gradients(model: Any) -> None:

@@ -12,12 +12,12 @@ Columns = dict[str, list[Any]]
 
 
 def base_reward(completion: str, subject: str, settings: BaseReward) -> float:
-    """`subject_weight` for naming the subject plus `form_weight` for the right number of sentences and a full stop.
+    """`subject_weight` for naming the subject plus `form_weight` for ending in a full stop after few enough sentences.
 
     Knows no trigger and no behaviour: any subject and any word of a sentence are alike to it.
     """
     sentences = [part for part in completion.split(".") if part.strip()]
-    well_formed = len(sentences) == settings.sentences and completion.strip().endswith(".")
+    well_formed = len(sentences) <= settings.most_sentences and completion.strip().endswith(".")
     return settings.subject_weight * (subject in completion.lower()) + settings.form_weight * well_formed
 
 

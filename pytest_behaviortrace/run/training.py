@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
-from trl import GRPOConfig
+from trl import GRPOConfig  # type: ignore[attr-defined]
 
 from pytest_behaviortrace.run.behavior import behavior_rates
+from pytest_behaviortrace.run.integrity import IntegrityError, check_start, check_steps, join_by_row_id
 from pytest_behaviortrace.run.policy import chat, load_model, load_tokenizer
 from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.recorder import RecordingTrainer, RolloutRecorder
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 Rates = dict[str, dict[str, list[float]]]
 """Plant -> moment (start, analysis, end) -> share of answers showing the behaviour, per probe."""
-
-
-class IntegrityError(RuntimeError):
-    """A run that cannot be trusted: not a fresh start, steps missing, or rollouts not as many as expected."""
 
 
 @dataclass
@@ -91,10 +88,10 @@ def train(
         trainer.train()
     clock.lap("grpo")
     watch.check(start.state)
-    rows = _joined(recipe, reward.columns, recorder.columns())
+    rows = join_by_row_id(recipe.n_rollouts, recorded=recorder.columns(), rewarded=reward.columns)
     end_state = copy_state(model)
     analysis_state = watch.analysis_state
-    s_b = {plant.name: {"start": [], "analysis": [], "end": []} for plant in recipe.plants}
+    s_b: Rates = {plant.name: {"start": [], "analysis": [], "end": []} for plant in recipe.plants}
     for moment, state in (("start", start.state), ("analysis", analysis_state), ("end", end_state)):
         model.load_state_dict(state)
         for plant in recipe.plants:
@@ -182,8 +179,6 @@ class _Watch(TrainerCallback):
         self.analysis_state: State = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **unused: Any) -> None:
-        if state.global_step != 0 or self.first_state is not None:
-            raise IntegrityError(f"the run began at step {state.global_step}, not fresh at step 0")
         self.first_state = copy_state(model)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, model: Any = None, **unused: Any) -> None:
@@ -199,36 +194,10 @@ class _Watch(TrainerCallback):
 
     def check(self, start: State) -> None:
         """Raises `IntegrityError` unless every step was made once, in order, from `start`."""
-        expected = list(range(self.recipe.grpo.steps))
-        if self.steps != expected:
-            raise IntegrityError(f"the run made steps {_span(self.steps)}, expected {_span(expected)} without a gap")
-        if len(self.learning_rate) != len(expected):
-            raise IntegrityError(f"{len(self.learning_rate)} optimizer updates in {len(expected)} steps")
-        first = self.first_state or {}
-        if first.keys() != start.keys() or not all(torch.equal(first[name], start[name]) for name in start):
-            raise IntegrityError("the run did not begin at the weights of the warm-up")
+        check_start(self.first_state, start)
+        check_steps(self.steps, len(self.learning_rate), self.recipe.grpo.steps)
         if not self.analysis_state:
             raise IntegrityError(f"the run never reached the analysis step {self.recipe.analysis_step}")
-
-
-def _joined(recipe: Recipe, rewarded: Columns, recorded: Columns) -> Columns:
-    """Columns of the reward function and of the recorder, joined by row id. Raises `IntegrityError` for any gap."""
-    expected = list(range(recipe.n_rollouts))
-    for who, columns in (("rewarded", rewarded), ("recorded", recorded)):
-        if sorted(columns["row_id"]) != expected:
-            seen, distinct = len(columns["row_id"]), len(set(columns["row_id"]))
-            raise IntegrityError(
-                f"{seen} rollouts {who} with {distinct} different row ids, expected {len(expected)} of each"
-            )
-    joined: Columns = {}
-    for columns in (recorded, rewarded):
-        order = sorted(expected, key=columns["row_id"].__getitem__)
-        joined |= {name: [values[i] for i in order] for name, values in columns.items()}
-    return joined
-
-
-def _span(steps: list[int]) -> str:
-    return f"{steps[0]}-{steps[-1]} ({len(steps)})" if steps else "none"
 
 
 class _Clock:

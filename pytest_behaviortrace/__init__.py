@@ -1,0 +1,49 @@
+"""Grade training-data-attribution estimators on a planted-behaviour GRPO run, as pytest checks.
+
+The public names are imported on first use: pytest imports this package in every run of every project it is installed
+next to, and must not pay for numpy there.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.estimator import Estimator as Estimator
+    from pytest_behaviortrace.estimator import EstimatorError as EstimatorError
+    from pytest_behaviortrace.estimator import Needs as Needs
+    from pytest_behaviortrace.estimator import UndeclaredAccess as UndeclaredAccess
+    from pytest_behaviortrace.estimator import needs as needs
+    from pytest_behaviortrace.problem import AttributionProblem as AttributionProblem
+    from pytest_behaviortrace.problem import ModelAccess as ModelAccess
+
+_HOME = {
+    "AttributionProblem": "problem",
+    "Estimator": "estimator",
+    "EstimatorError": "estimator",
+    "ModelAccess": "problem",
+    "Needs": "estimator",
+    "UndeclaredAccess": "estimator",
+    "needs": "estimator",
+}
+
+__all__ = [  # noqa: F822 - served by __getattr__
+    "AttributionProblem",
+    "Estimator",
+    "EstimatorError",
+    "ModelAccess",
+    "Needs",
+    "UndeclaredAccess",
+    "needs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,0 +1,143 @@
+"""What the plugin's hooks do while an estimator is graded, from the command line to the exit code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_behaviortrace import checklist, collection, options, scope
+from pytest_behaviortrace.registry import Registry, RegistryError
+from pytest_behaviortrace.reports import json as json_report
+from pytest_behaviortrace.reports import terminal as terminal_report
+from pytest_behaviortrace.session import GradingSession, absent_units
+from pytest_behaviortrace.suite import SUITE
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.estimator import Estimator
+
+STATUS = {
+    "inconclusive": ("inconclusive", "?", ("INCONCLUSIVE", {"yellow": True})),
+    "n/a": ("n/a", "-", ("N/A", {"cyan": True})),
+    "error": ("error", "E", ("ERROR", {"red": True})),
+}
+
+
+def registry(config: pytest.Config) -> Registry:
+    """Everything registered. Raises `pytest.UsageError` when a conftest hook returned nonsense."""
+    try:
+        hooked = config.hook.pytest_behaviortrace_estimators(config=config)
+        return Registry(hooked, config.invocation_params.dir)
+    except RegistryError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def listing(config: pytest.Config) -> str:
+    """Text of --bt-list; imports no estimator."""
+    lines = ["estimators (pytest --bt-estimator=NAME):"]
+    lines += [f"  {entry.name:<24} {entry.origin}" for entry in registry(config).entries()]
+    lines += ["checks:"]
+    lines += [f"  {check.name.removeprefix('test_'):<24} {check.claim}" for check in checklist.declared()]
+    return "\n".join(lines)
+
+
+def activate(config: pytest.Config) -> GradingSession:
+    """Check everything that was asked for, before anything is trained, and open the session in `config.stash`.
+
+    Raises `pytest.UsageError`.
+    """
+    known = registry(config)
+    settings = options.resolve(config, known)
+    estimators: dict[str, Estimator] = {}
+    if not config.getoption("collectonly"):
+        try:
+            estimators = {name: known.load(name) for name in settings.estimators}
+        except RegistryError as error:
+            raise pytest.UsageError(str(error)) from None
+    grading = GradingSession(settings, checklist.declared(), estimators)
+    collection.claim_arguments(config, grading, typed=bool(options.typed(config, "--bt-estimator")))
+    config.stash[collection.GRADING] = grading
+    trains = not config.getoption("collectonly") and not hasattr(config, "workerinput")
+    if trains and absent_units(settings) and (problem := options.unwritable(settings.cache_dir)):
+        raise pytest.UsageError(
+            f"the cache folder {settings.cache_dir} cannot be written ({problem}); "
+            f"choose another with --bt-cache-dir or {options.CACHE_VARIABLE}"
+        )
+    return grading
+
+
+def refuse_checks(config: pytest.Config) -> None:
+    """Raise `pytest.UsageError` when shipped checks were named without an estimator to grade."""
+    where = scope.Where(config.invocation_params.dir, config.rootpath, checklist.checks_dir())
+    if config.args_source is config.ArgsSource.ARGS and any(
+        (found := scope.shipped_id(arg, where)) and (where.shipped / found.partition("::")[0]).parent.parent
+        for arg in config.args
+    ):
+        raise pytest.UsageError("the shipped checks grade an estimator; name one with --bt-estimator=NAME")
+
+
+def header(config: pytest.Config, grading: GradingSession) -> str:
+    """One line: estimators, recipe, cache, scope."""
+    settings = grading.settings
+    absent = absent_units(settings)
+    total = len(settings.seeds) * (1 + settings.draws)
+    cache = f"{len(absent)} of {total} units to train" if absent else "cache hit"
+    if absent and getattr(config.option, "numprocesses", None):
+        cache += " (workers show no progress)"
+    tests = "checks + your tests" if grading.own_tests else "checks only (add a path, such as '.', for your tests)"
+    recipe = f"{settings.recipe.name}@{settings.recipe.hash[:8]}"
+    return f"behaviortrace {SUITE}: {', '.join(settings.estimators)}; {recipe}, {cache}; {tests}"
+
+
+def status(grading: GradingSession, report: pytest.TestReport) -> tuple[str, str, Any] | None:
+    """Category, letter and word of a row's report; None for everything that pytest words itself."""
+    if _died(grading, report):
+        return STATUS["error"]
+    verdict = dict(report.user_properties).get("bt_verdict") if report.when == "call" else None
+    if verdict == "inconclusive" and report.failed:  # --bt-fail-on=inconclusive
+        return "failed", "?", ("INCONCLUSIVE", {"red": True})
+    return STATUS.get(str(verdict))
+
+
+def take_in(grading: GradingSession, report: pytest.TestReport) -> None:
+    """Record the row that a report is about, if it is about one."""
+    properties = dict(report.user_properties)
+    if _died(grading, report):
+        grading.record_death(report.nodeid)
+    elif report.when == "call" and "bt_verdict" in properties and report.nodeid in grading.specs:
+        grading.record(report.nodeid, properties)
+
+
+def _died(grading: GradingSession, report: pytest.TestReport) -> bool:
+    """Whether this is xdist's report of a row whose worker died: it comes from no phase of a test."""
+    return report.failed and report.when not in ("setup", "call", "teardown") and report.nodeid in grading.specs
+
+
+def finish(grading: GradingSession, session: pytest.Session, exitstatus: int) -> None:
+    """Write the JSON report, unless the session was broken off; 5 as exit code when nothing was decided."""
+    if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return
+    if grading.settings.report is not None and not session.config.getoption("collectonly"):
+        try:
+            json_report.write(grading.scorecard(), grading.settings.report)
+        except OSError as error:
+            grading.report_problem = f"the report {grading.settings.report} was not written: {error.strerror or error}"
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            return
+    if grading.rows and exitstatus == pytest.ExitCode.OK and not grading.scorecard().decided:
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def show(config: pytest.Config, grading: GradingSession, reporter: pytest.TerminalReporter) -> None:
+    """Print the scorecard, and where the JSON report is."""
+    if grading.report_problem:
+        reporter.write_line(f"behaviortrace: {grading.report_problem}", red=True)
+    if not grading.rows:
+        return
+    width = config.get_terminal_writer().fullwidth
+    reporter.section("behaviortrace scorecard", sep="=")
+    for line in terminal_report.render(
+        grading.scorecard(), options=grading.settings.typed, width=width, verbose=config.get_verbosity() > 0
+    ):
+        markup = {line.colour: True} if line.colour else {}
+        reporter.write_line(line.text, bold=line.bold, **markup)

@@ -1,0 +1,127 @@
+"""What the shipped checks declare, read from their source: nothing is imported until a row runs.
+
+A check file holds one function named like the file. Its arguments say which rows it has:
+`bt_seed`, `bt_draw`: one per seed, per draw; `bt_component`: one per entry of the module's tuple `COMPONENTS`;
+`bt_estimator`: for every estimator (a check without it puts none on trial); `bt_case`: the row's evidence.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PACKAGE = "pytest_behaviortrace.checks"
+PREFIX = "checks"
+"""First part of every row's id, wherever the package is installed."""
+
+ARGUMENTS = ("bt_case", "bt_estimator", "bt_seed", "bt_draw", "bt_component")
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpec:
+    """One row of the scorecard before it runs: a check, and what it is run on."""
+
+    check: str
+    estimator: str | None = None
+    seed: int | None = None
+    draw: int | None = None
+    component: str | None = None
+
+    @property
+    def name(self) -> str:
+        """For example `test_fluency_control[token-gas-seed0-draw1]`."""
+        parts = [
+            self.estimator,
+            None if self.seed is None else f"seed{self.seed}",
+            None if self.draw is None else f"draw{self.draw}",
+            self.component,
+        ]
+        return f"{self.check}[{'-'.join(part for part in parts if part is not None)}]"
+
+    @property
+    def id(self) -> str:
+        """The node id, the same everywhere: `checks/test_x.py::` and the name."""
+        return f"{PREFIX}/{self.check}.py::{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One shipped check: its file, the line of its function, its claim, and what its rows run over."""
+
+    name: str
+    path: Path
+    line: int
+    claim: str
+    arguments: tuple[str, ...]
+    components: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The node id of its file."""
+        return f"{PREFIX}/{self.name}.py"
+
+    def rows(self, estimators: Sequence[str], seeds: Sequence[int], draws: int) -> Iterator[RowSpec]:
+        """Its rows, estimator by estimator, then seed by seed, draw by draw."""
+
+        def over(argument: str, values: Sequence[Any]) -> Sequence[Any]:
+            return values if argument in self.arguments else (None,)
+
+        for combination in itertools.product(
+            over("bt_estimator", estimators),
+            over("bt_seed", seeds),
+            over("bt_draw", range(draws)),
+            over("bt_component", self.components),
+        ):
+            yield RowSpec(self.name, *combination)
+
+    def function(self) -> Callable[..., None]:
+        """The function itself; imports the check, and numpy with it."""
+        found: Callable[..., None] = getattr(importlib.import_module(f"{PACKAGE}.{self.name}"), self.name)
+        return found
+
+    def run(self, row: RowSpec, case: Any) -> None:
+        """Run the check on a row; it ends by returning or by raising one of the outcomes of `verdict`."""
+        values = (case, row.estimator, row.seed, row.draw, row.component)
+        self.function()(**{k: v for k, v in zip(ARGUMENTS, values, strict=True) if k in self.arguments})
+
+
+def checks_dir() -> Path:
+    """The folder of the shipped checks: the first entry of the package's `__path__`."""
+    spec = importlib.util.find_spec(PACKAGE)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations))).resolve()
+
+
+def declared() -> tuple[Check, ...]:
+    """Every shipped check, by file name."""
+    return tuple(parse(path) for path in sorted(checks_dir().glob("test_*.py")))
+
+
+def parse(path: Path) -> Check:
+    """What a check file declares. Raises `ValueError` when it is not one claim in one function as described above."""
+    module = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    functions = [n for n in module.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test")]
+    if [f.name for f in functions] != [path.stem]:
+        raise ValueError(f"{path.name} must hold exactly one test function, named {path.stem}")
+    arguments = tuple(argument.arg for argument in functions[0].args.args)
+    if unknown := [a for a in arguments if a not in ARGUMENTS]:
+        raise ValueError(f"{path.name}: unknown argument {unknown[0]}; a check may ask for {', '.join(ARGUMENTS)}")
+    components = _components(module) if "bt_component" in arguments else ()
+    if "bt_component" in arguments and not components:
+        raise ValueError(f"{path.name} asks for bt_component but has no tuple COMPONENTS of strings")
+    claim = (ast.get_docstring(module) or "").partition("\n")[0].removeprefix("Claim: ")
+    return Check(path.stem, path, functions[0].lineno, claim, arguments, components)
+
+
+def _components(module: ast.Module) -> tuple[str, ...]:
+    for node in module.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "COMPONENTS" for t in node.targets):
+            return tuple(str(component) for component in ast.literal_eval(node.value))
+    return ()

@@ -1,0 +1,210 @@
+"""Collector nodes and items of the shipped checks: own names, own ids, own calls; no part of pytest's Python plugin.
+
+The items are not `pytest.Function`s, so nothing that a project configures for its own test functions reaches them:
+neither python_files and python_functions, nor import modes, nor autouse fixtures, nor `pytest_generate_tests`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import traceback
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_behaviortrace import scope
+from pytest_behaviortrace.checklist import PREFIX, Check, RowSpec, checks_dir
+from pytest_behaviortrace.session import GradingSession
+from pytest_behaviortrace.verdict import ClaimFailed, Decision, Inconclusive, NotApplicable, Verdict
+
+GRADING: pytest.StashKey[GradingSession] = pytest.StashKey()
+"""Key of the session in `config.stash`; absent where nothing is graded."""
+
+OWN_PACKAGE = Path(__file__).parent
+FRAMES = 5
+"""Frames of the estimator's own code shown below an error."""
+
+
+class CheckSuite(pytest.Collector):
+    """Root of the shipped checks. Not a `pytest.Directory`: pytest loads every conftest.py above one of those."""
+
+    @classmethod
+    def of(cls, session: pytest.Session) -> CheckSuite:
+        """The suite of a pytest session."""
+        suite: CheckSuite = cls.from_parent(session, name=PREFIX, path=checks_dir(), nodeid=PREFIX)
+        return suite
+
+    def collect(self) -> Iterator[CheckModule]:
+        """A node per check file that has rows to run."""
+        for check in self.config.stash[GRADING].checks:
+            module = CheckModule.from_parent(self, name=check.path.name, path=check.path, nodeid=check.id)
+            module.check = check
+            yield module
+
+
+class CheckModule(pytest.Collector):
+    """One check file. Not a `pytest.File`: --lf leaves out files that are not where their id says."""
+
+    check: Check
+
+    def collect(self) -> Iterator[CheckItem]:
+        """Its rows, as far as they were asked for."""
+        grading, manager = self.config.stash[GRADING], self.config.pluginmanager
+        self.add_marker(pytest.mark.behaviortrace)
+        self.add_marker(pytest.mark.filterwarnings("default"))  # a library's warning decides no claim
+        if manager.hasplugin("timeout"):
+            self.add_marker(pytest.mark.timeout(0))  # the first row may wait for training
+        if manager.hasplugin("rerunfailures"):
+            self.add_marker(pytest.mark.flaky(reruns=0, condition=False))  # a verdict drawn again is none
+        for spec in grading.specs.values():
+            if spec.check == self.check.name and grading.wants(spec):
+                item = CheckItem.from_parent(self, name=spec.name)
+                item.check, item.spec = self.check, spec
+                yield item
+
+
+class CheckItem(pytest.Item):
+    """One row: runs the check on its case and leaves the verdict and its numbers in `user_properties`."""
+
+    check: Check
+    spec: RowSpec
+
+    def runtest(self) -> None:
+        """Run the row, training first what is missing.
+
+        Raises the outcome: `ClaimFailed`, `Inconclusive`, `NotApplicable`, or, for an error, whatever was raised.
+        """
+        from pytest_behaviortrace.console import training_display
+
+        grading = self.config.stash[GRADING]
+        self.user_properties.clear()
+        case: Any = None
+        try:
+            case = grading.case(self.spec, lambda: training_display(self.config))
+            self.check.run(self.spec, case)
+            if case.decision is None:
+                raise RuntimeError(f"{self.check.name} ended without a verdict")
+        except (KeyboardInterrupt, SystemExit, GeneratorExit, pytest.exit.Exception):
+            raise
+        except BaseException as error:
+            self._record(verdict_of(error), case, sentence(error))
+            if isinstance(error, Inconclusive) and grading.settings.fail_on == "inconclusive":
+                raise ClaimFailed(str(error)) from None
+            if not isinstance(error, (Exception, Inconclusive, NotApplicable)):
+                raise RuntimeError(f"{self.check.name} raised {sentence(error)}") from error
+            raise
+        self._record(Verdict.PASS, case, case.decision.reason)
+
+    def _record(self, verdict: Verdict, case: Any, reason: str) -> None:
+        decision: Decision | None = getattr(case, "decision", None)
+        found: dict[str, Any] = {}
+        if decision is not None and verdict is not Verdict.ERROR:
+            found = {field.name: getattr(decision, field.name) for field in fields(decision)}
+        found |= {"verdict": verdict.value, "reason": reason}
+        if case is not None:
+            found |= {"seconds": case.seconds, "peak_bytes": case.peak_bytes}
+        for name, value in found.items():
+            if (plain := _plain(value)) is not None:
+                self.user_properties.append((f"bt_{name}", plain))
+
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        """File and line of the check, and the row's name."""
+        return self.path, self.check.line - 1, self.name
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The row's sentence in place of a traceback through this plugin.
+
+        Below it stand, once for each error, the frames that help: those of the estimator's own code, or all of them
+        where a check itself broke. --tb=native and --full-trace show pytest's own rendering.
+        """
+        option = self.config.option
+        if option.fulltrace or option.tbstyle in ("native", "long"):
+            return super().repr_failure(excinfo)
+        properties = dict(self.user_properties)
+        head = f"{properties.get('bt_verdict', Verdict.ERROR.value)}: {self._on_trial}{sentence(excinfo.value)}"
+        shown = excinfo.getrepr(style="value", chain=False)
+        if shown.reprcrash is not None:
+            shown.reprcrash.message = head
+        lines = [f"E   {line}" for line in [head, *self._details(excinfo.value)]]
+        shown.reprtraceback.reprentries[-1].lines[:] = lines  # type: ignore[union-attr]
+        return shown
+
+    @property
+    def _on_trial(self) -> str:
+        on = [self.spec.estimator, None if self.spec.seed is None else f"seed {self.spec.seed}"]
+        return ", ".join(part for part in on if part) + ": "
+
+    def _details(self, error: BaseException) -> list[str]:
+        """What there is to say beyond the sentence."""
+        if isinstance(error, ClaimFailed) or not self.config.stash[GRADING].first_time(error):
+            return []
+        ours = type(error).__module__.startswith(f"{__package__}.")
+        more = str(error).splitlines()[1:] if ours else []
+        blamed = error.__cause__ if ours else error
+        if blamed is None:
+            return more
+        frames = traceback.extract_tb(blamed.__traceback__)
+        if ours:
+            frames = traceback.StackSummary(
+                f for f in frames if not (Path(f.filename).is_relative_to(OWN_PACKAGE) or f.filename.startswith("<"))
+            )
+        return more + "".join(traceback.format_list(frames[-FRAMES:])).splitlines()
+
+
+def verdict_of(error: BaseException) -> Verdict:
+    """The verdict that an exception out of a check stands for; everything that is no outcome is an error."""
+    for kind, verdict in (
+        (ClaimFailed, Verdict.FAIL),
+        (Inconclusive, Verdict.INCONCLUSIVE),
+        (NotApplicable, Verdict.NOT_APPLICABLE),
+    ):
+        if isinstance(error, kind):
+            return verdict
+    return Verdict.ERROR
+
+
+def sentence(error: BaseException) -> str:
+    """The first line of an exception's message; the type before it unless the exception is one of this package's."""
+    text = (str(error).splitlines() or [""])[0]
+    if (log := getattr(error, "log", None)) is not None:
+        text = f"{text} Log: {log}"
+    ours = type(error).__module__.startswith(f"{__package__}.")
+    return text if ours else f"{type(error).__name__}: {text}"
+
+
+def claim_arguments(config: pytest.Config, grading: GradingSession, *, typed: bool) -> None:
+    """Take the shipped checks named on the command line out of `config.args`, and settle which tests run.
+
+    Without a path, an estimator `typed` on the command line runs the checks only. One from an ini file or addopts
+    runs the user's tests too: a configuration file must never hide them.
+    Raises `pytest.UsageError` for an id that no shipped check has.
+    """
+    if config.args_source is config.ArgsSource.ARGS:
+        where = scope.Where(config.invocation_params.dir, config.rootpath, checks_dir())
+        mine, theirs = scope.split(config.args, where)
+        if mine:
+            try:
+                grading.selected = scope.select(mine, grading.specs)
+            except LookupError as error:
+                raise pytest.UsageError(
+                    f"{error.args[0]} is no row of the shipped checks under these options; "
+                    f"--collect-only -q lists them all"
+                ) from None
+            config.args[:] = theirs
+    elif typed:
+        config.args[:] = []
+        config.args_source = config.ArgsSource.ARGS  # or the header would say that testpaths was used
+    grading.own_tests = bool(config.args)
+
+
+def _plain(value: Any) -> Any:
+    """A value that JUnit and xdist can carry: numpy's numbers become Python's, and what is not finite is left out."""
+    if value is None or isinstance(value, str):
+        return None if value is None else str(value)
+    if isinstance(value, float) or not hasattr(value, "__index__"):
+        return float(value) if math.isfinite(value) else None
+    return int(value)

@@ -1,0 +1,148 @@
+"""The pytest plugin: hooks only, each delegating in a few lines. PYTEST_DONT_REWRITE"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_behaviortrace import hookspecs, options
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.collection import CheckItem
+    from pytest_behaviortrace.session import GradingSession
+
+# -- always: everything here runs in every project this package is installed next to, and must cost nothing ----------
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Let projects register estimators."""
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--bt-* and bt_*."""
+    options.add(parser)
+
+
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """--bt-list."""
+    if not config.getoption("bt_list"):
+        return None
+    from pytest_behaviortrace import activation
+
+    print(activation.listing(config))
+    return 0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Activate where an estimator is to be graded."""
+    config.addinivalue_line("markers", "behaviortrace: a check shipped by pytest-behaviortrace")
+    if options.asked(config):
+        from pytest_behaviortrace import activation
+
+        config.pluginmanager.register(Active(config, activation.activate(config)), "behaviortrace-active")
+    else:
+        needs_an_estimator(config)
+
+
+def needs_an_estimator(config: pytest.Config) -> None:
+    """Raise `pytest.UsageError` when something was asked for that means nothing without an estimator."""
+    if not config.getoption("bt_list") and (flags := options.typed(config)):
+        raise pytest.UsageError(f"{flags[0].partition('=')[0]} does nothing alone; name one with --bt-estimator=NAME")
+    if any("checks" in arg for arg in config.args):
+        from pytest_behaviortrace import activation
+
+        activation.refuse_checks(config)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """In this project's own repository, the check files are no test files."""
+    if collection_path.name != "checks":
+        return None
+    from pytest_behaviortrace import scope
+
+    return True if scope.is_shipped_folder(collection_path) else None
+
+
+# -- only while an estimator is graded ---------------------------------------------------------------------------------
+
+
+class Active:
+    """The hooks of an active session."""
+
+    def __init__(self, config: pytest.Config, grading: GradingSession) -> None:
+        self.config, self.grading = config, grading
+        self.is_worker = hasattr(config, "workerinput")
+
+    def pytest_report_header(self) -> str:
+        """What is graded, on which run, whether it is in the cache, and what else runs."""
+        from pytest_behaviortrace import activation
+
+        return activation.header(self.config, self.grading)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Put the suite beside whatever else is collected."""
+        report = yield
+        if isinstance(collector, pytest.Session) and report.passed:
+            from pytest_behaviortrace.collection import CheckSuite
+
+            report.result.append(CheckSuite.of(collector))
+        return report
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Only what the selected rows need is trained."""
+        self.grading.will_run(item.spec for item in session.items if self._is_row(item))
+
+    @staticmethod
+    def _is_row(item: pytest.Item) -> bool:
+        from pytest_behaviortrace.collection import CheckItem
+
+        return isinstance(item, CheckItem)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: CheckItem, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """A skip of ours says its reason, not its exception."""
+        report = yield
+        if report.skipped and self._is_row(item):
+            properties = dict(item.user_properties)
+            path, line, _ = item.reportinfo()
+            reason = f"{properties.get('bt_verdict')}: {properties.get('bt_reason')}"
+            report.longrepr = (str(path), (line or 0) + 1, reason)
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, Any] | None:
+        """Own words in the summary for what is neither passed nor failed."""
+        from pytest_behaviortrace import activation
+
+        return activation.status(self.grading, report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in the row."""
+        from pytest_behaviortrace import activation
+
+        if not self.is_worker:
+            activation.take_in(self.grading, report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the report and settle the exit code."""
+        from pytest_behaviortrace import activation
+
+        if not self.is_worker:
+            activation.finish(self.grading, session, exitstatus)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """The scorecard."""
+        from pytest_behaviortrace import activation
+
+        if not self.is_worker:
+            activation.show(self.config, self.grading, terminalreporter)

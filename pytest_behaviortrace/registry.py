@@ -1,0 +1,161 @@
+"""Name -> estimator: entry points, the conftest hook, or `package.module:name`. Only what is asked for is imported."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.estimator import Estimator
+
+GROUP = "pytest_behaviortrace.estimators"
+HOOK = "pytest_behaviortrace_estimators"
+
+
+class RegistryError(ValueError):
+    """An estimator that is unknown, ambiguous or unusable; the message says which, why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A name, who registered it, and the estimator or a `package.module:name` that leads to it."""
+
+    name: str
+    origin: str
+    target: object
+
+    @property
+    def described(self) -> str:
+        """For example `estimator 'gas' (mypackage 1.2, mypackage.scores:gas)`."""
+        where = f"{self.origin}, {self.target}" if isinstance(self.target, str) else self.origin
+        return f"estimator {self.name!r} ({where.lstrip(', ')})"
+
+
+class Registry:
+    """Everything registered: entry points of installed packages, and what conftest hooks returned."""
+
+    def __init__(self, hooked: Iterable[object] = (), folder: Path | None = None) -> None:
+        """`hooked`: results of the hook. `folder`: where `package.module:name` is looked for if it is not installed.
+
+        Raises `RegistryError` when a hook returned anything but a mapping from names.
+        """
+        self._folder = folder
+        self._found: dict[str, list[Registered]] = {}
+        for point in metadata.entry_points(group=GROUP):
+            origin = f"{point.dist.name} {point.dist.version}" if point.dist else "an installed package"
+            self._add(Registered(point.name, origin, point.value))
+        for result in hooked:
+            if not isinstance(result, Mapping) or not all(isinstance(name, str) and name for name in result):
+                raise RegistryError(f"the hook {HOOK} must return a dict of name -> estimator, not {result!r:.80}")
+            for name, target in result.items():
+                self._add(Registered(name, f"hook {HOOK}", target))
+
+    def _add(self, entry: Registered) -> None:
+        others = self._found.setdefault(entry.name, [])
+        if entry not in others:
+            others.append(entry)
+
+    def entries(self) -> list[Registered]:
+        """Everything registered, by name; nothing is imported."""
+        return [entry for name in sorted(self._found) for entry in self._found[name]]
+
+    def find(self, name: str) -> Registered:
+        """The estimator of that name, not imported. Raises `RegistryError` if there is none, or more than one."""
+        if name not in self._found:
+            module, colon, attribute = name.partition(":")
+            if colon and all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
+                return Registered(name, "", name)
+            raise RegistryError(self._unknown(name))
+        first, *others = self._found[name]
+        if others:
+            both = " and ".join(f"{e.origin}" for e in (first, others[0]))
+            raise RegistryError(f"estimator {name!r} is registered by {both}; rename one of them")
+        return first
+
+    def _unknown(self, name: str) -> str:
+        close = difflib.get_close_matches(name, self._found, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        return (
+            f"unknown estimator {name!r}{hint} Registered: {', '.join(sorted(self._found))}. "
+            f"A function that is not registered is given as package.module:name"
+        )
+
+    def load(self, name: str) -> Estimator:
+        """The estimator of that name, ready to be called.
+
+        A class is instantiated without arguments; a function that can be called without arguments is a factory, and is
+        called, unless it declares `needs`; anything else is the estimator itself.
+        Raises `RegistryError` naming the package and the cause when importing or making it fails.
+        """
+        entry = self.find(name)
+        found = self._imported(entry) if isinstance(entry.target, str) else entry.target
+        if inspect.isclass(found) or _is_factory(found):
+            kind = "class" if inspect.isclass(found) else "factory"
+            try:
+                found = cast(Any, found)()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                raise RegistryError(f"{entry.described}: calling its {kind} raised {cause(error)}") from error
+            if not callable(found):
+                raise RegistryError(
+                    f"{entry.described}: its {kind} returned {type(found).__name__}, which cannot be called with a "
+                    f"problem (a function that can be called without arguments is taken for a factory)"
+                )
+        if not callable(found):
+            raise RegistryError(f"{entry.described} is a {type(found).__name__}, which cannot be called with a problem")
+        return cast("Estimator", found)
+
+    def _imported(self, entry: Registered) -> object:
+        module_name, _, attribute = cast(str, entry.target).partition(":")
+        self._make_importable(module_name.partition(".")[0])
+        try:
+            found: Any = importlib.import_module(module_name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # pytest.skip and sys.exit at module level are not Exceptions
+            raise RegistryError(f"{entry.described} cannot be imported: {cause(error)}") from error
+        for part in attribute.split(".") if attribute else ():
+            if not hasattr(found, part):
+                raise RegistryError(f"{entry.described} cannot be imported: {module_name} has no {attribute!r}")
+            found = getattr(found, part)
+        return found
+
+    def _make_importable(self, package: str) -> None:
+        """Look in the folder pytest was started from as well, as `python -m pytest` does."""
+        folder = self._folder
+        if folder is None or str(folder) in sys.path:
+            return
+        if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
+            sys.path.append(str(folder))
+
+
+def _is_factory(found: object) -> bool:
+    if not (inspect.isroutine(found)) or hasattr(found, "needs"):
+        return False
+    try:
+        inspect.signature(found).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def cause(error: BaseException) -> str:
+    """For example `ModuleNotFoundError: No module named 'x' (scores.py, line 3)`."""
+    text = (str(error).splitlines() or [""])[0]
+    own = str(Path(__file__).parent)
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if not f.filename.startswith(("<frozen", own, importlib.__file__ or own))
+    ]
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {text}{where}"

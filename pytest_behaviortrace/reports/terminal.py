@@ -1,0 +1,120 @@
+"""Scorecard -> the section at the end of pytest's output: plain text, colour only on top of it."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pytest_behaviortrace.scorecard import SEVERITY, Row, Scorecard, worst
+
+LINE = 120
+"""Widest line, but for the commands: those are for copying."""
+
+CHANCE_PASS = 0.025
+"""A worthless score clears one 95 % interval by luck this often (one-sided)."""
+
+COLOURS = {
+    "pass": "green", "passed": "green", "fail": "red", "failed": "red", "error": "red", "inconclusive": "yellow",
+    "not shown": "yellow", "partial": "yellow", "n/a": "cyan",
+}  # fmt: skip
+
+
+class Line(NamedTuple):
+    """One line, and the colour a terminal may give it."""
+
+    text: str
+    colour: str | None = None
+    bold: bool = False
+
+
+def render(scorecard: Scorecard, *, options: Sequence[str] = (), width: int = LINE, verbose: bool = False) -> list[Line]:
+    """The scorecard's lines.
+
+    `options`: what was typed beside the estimators, repeated in the commands that rerun a row. `verbose` adds the
+    command to rows that passed as well.
+    """
+    return list(_lines(scorecard, options, min(width, LINE), verbose))
+
+
+def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bool) -> Iterator[Line]:
+    recipe = f"recipe {scorecard.recipe}@{scorecard.recipe_hash[:8]}, plant {scorecard.plant}"
+    yield Line(f"suite {scorecard.suite}, {recipe}")
+    for facts in scorecard.seeds:
+        yield Line(
+            f"seed {facts.seed}: behaviour score {facts.s_b_planted:.3f} planted, {facts.s_b_null:.3f} null; "
+            f"{facts.gt} of {facts.n} rollouts are ground truth"
+        )
+    for name in (None, *scorecard.estimators):
+        checks = scorecard.by_check(name)
+        if not checks:
+            continue
+        yield Line("")
+        yield _title(scorecard, name)
+        for check, rows in checks.items():
+            yield from _check(check, rows, name or scorecard.estimators[0], options, width, verbose)
+        if name is not None:
+            yield from (Line(line) for line in textwrap.wrap(_luck(scorecard.of(name)), width, subsequent_indent="  "))
+
+
+def _title(scorecard: Scorecard, estimator: str | None) -> Line:
+    if estimator is None:
+        return Line("the run itself (no estimator on trial)", bold=True)
+    verdict = scorecard.checklist_verdict(estimator)
+    missing, rows = scorecard.missing(estimator), scorecard.of(estimator)
+    ran = f"{len(rows)} of {len(rows) + missing} rows" if missing else f"{len(rows)} rows"
+    text = f"{estimator}: {verdict.upper()} ({ran}: {_counts(rows)})"
+    if (cost := scorecard.costs.get(estimator)) is not None:
+        text += f"; its own time {cost.seconds:.2f} s, memory +{cost.peak_bytes / 1e6:.0f} MB"
+    return Line(text, COLOURS[verdict], bold=True)
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in reversed(SEVERITY)}
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+
+
+def _check(
+    check: str, rows: Sequence[Row], estimator: str, options: Sequence[str], width: int, verbose: bool
+) -> Iterator[Line]:
+    row = worst(rows)
+    same = sum(r.verdict == row.verdict for r in rows)
+    where = row.id.partition("[")[2].removesuffix("]").removeprefix(f"{row.estimator}-")
+    head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {where:<22} "
+    yield Line((head + _numbers(row)).rstrip(), COLOURS[row.verdict])
+    indent = " " * 6
+    yield from (
+        Line(line)
+        for line in textwrap.wrap(row.reason, width, initial_indent=indent, subsequent_indent=indent + "  ")
+    )
+    if verbose or row.verdict not in ("pass", "n/a"):
+        yield Line(f"{indent}rerun: {command(row, estimator, options)}")
+
+
+def _numbers(row: Row) -> str:
+    if row.estimate is None:
+        return ""
+    text = f"{row.estimate:.3f}"
+    if row.low is not None and row.high is not None:
+        text += f" [{row.low:.3f}, {row.high:.3f}]"
+    if row.chance is not None:
+        text += f" chance {row.chance:g}"
+    if row.control is not None:
+        theirs = "" if row.control_estimate is None else f" {row.control_estimate:.3f}"
+        text += f", {row.control}{theirs}"
+    return text
+
+
+def command(row: Row, estimator: str, options: Sequence[str] = ()) -> str:
+    """The command that runs this row alone."""
+    return shlex.join(["pytest", f"--bt-estimator={row.estimator or estimator}", *options, row.id])
+
+
+def _luck(rows: Sequence[Row]) -> str:
+    applicable = sum(row.verdict != "n/a" for row in rows)
+    return (
+        f"  What luck can do: a worthless score passes any one row with probability at most {CHANCE_PASS:g}, so of "
+        f"{applicable} rows {applicable * CHANCE_PASS:.1f} on average; one passed row shows little, the whole "
+        f"checklist is the verdict."
+    )

@@ -1,0 +1,118 @@
+"""The trainer's objective per rollout, by TRL loss type: one definition for recording it and for recomputing it.
+
+On policy (ratio 1, no clipping at work) the gradient of every supported TRL loss is
+    -sum_i A_i * scale * grad(sum_t w_it log p(token t of rollout i)),
+where A is the advantage. w is the item's own term (`Objective.token_weights`), scale the constant by which the term
+enters the batch loss (`Objective.scale`). The per-item objective is the inner sum, so a gradient points uphill.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+MEAN_OVER_TOKENS = ("grpo", "sapo")
+SUM_OVER_TOKENS = ("bnpo", "dr_grpo", "dapo", "luspo", "cispo")
+LOSS_TYPES = MEAN_OVER_TOKENS + SUM_OVER_TOKENS
+"""TRL's loss types whose gradient is a weighted sum over tokens, one term per rollout."""
+TRL_EPSILON = 0.2
+"""TRL's default clipping range."""
+
+
+class UnsupportedLoss(ValueError):
+    """A trainer setting under which a rollout has no gradient of its own, or one that depends on the others."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What of a trainer's settings decides its objective.
+
+    Raises `UnsupportedLoss` for a loss type outside of `LOSS_TYPES`.
+    """
+
+    loss_type: str
+    temperature: float
+    max_completion_length: int
+    accumulation: int = 1
+    """Micro-batches per optimizer step, which a generation batch is split into."""
+    epsilon_high: float = TRL_EPSILON
+
+    def __post_init__(self) -> None:
+        if self.loss_type not in LOSS_TYPES:
+            raise UnsupportedLoss(f"loss_type {self.loss_type!r} has no fixed token weights; supported: {LOSS_TYPES}")
+
+    @classmethod
+    def of(cls, args: Any) -> Objective:
+        """The objective under a `GRPOConfig`. Raises `UnsupportedLoss`, naming the settings that break it up."""
+        wrong = {
+            "beta": args.beta != 0.0,
+            "importance_sampling_level": args.importance_sampling_level != "token",
+            "num_iterations": args.num_iterations != 1,
+            "steps_per_generation": args.steps_per_generation != args.gradient_accumulation_steps,
+            "top_entropy_quantile": args.top_entropy_quantile < 1.0,
+            "entropy_coef": args.entropy_coef != 0.0 or args.use_adaptive_entropy,
+            "off_policy_mask_threshold": args.off_policy_mask_threshold is not None,
+            "use_vllm": args.use_vllm,
+            "mask_truncated_completions": args.mask_truncated_completions,
+            "delta": args.delta is not None and args.delta < 1.0,
+        }
+        if refused := [name for name, is_wrong in wrong.items() if is_wrong]:
+            raise UnsupportedLoss(f"rollouts have no gradients of their own under these settings: {', '.join(refused)}")
+        return cls(
+            loss_type=args.loss_type,
+            temperature=float(args.temperature),
+            max_completion_length=int(args.max_completion_length),
+            accumulation=int(args.gradient_accumulation_steps),
+            epsilon_high=float(args.epsilon if args.epsilon_high is None else args.epsilon_high),
+        )
+
+    def token_weights(self, completion_mask: torch.Tensor) -> torch.Tensor:
+        """(batch, tokens) float32: weight of each token in its own rollout's term: 1 / length, or 1 where TRL sums."""
+        mask = completion_mask.to(torch.float32)
+        if self.loss_type in MEAN_OVER_TOKENS:
+            return mask / mask.sum(1, keepdim=True).clamp(min=1.0)
+        return mask
+
+    def scale(self, completion_mask: torch.Tensor, items_in_batch: float) -> float:
+        """The constant by which the terms of a micro-batch enter its loss.
+
+        `completion_mask`: (batch, tokens) of the micro-batch. `items_in_batch`: completion tokens of the whole
+        generation batch.
+        """
+        batch, tokens = completion_mask.shape[0], max(float(completion_mask.sum()), 1.0)
+        of_step = {
+            "grpo": 1 / batch,
+            "sapo": 1 / batch,
+            "luspo": 1 / batch,
+            "bnpo": 1 / tokens,
+            "dr_grpo": 1 / (batch * self.max_completion_length),
+        }
+        if self.loss_type in of_step:
+            return of_step[self.loss_type] / self.accumulation
+        # TRL clamps the ratio of cispo from above only, so a range below 1 scales even an on-policy gradient.
+        clamped = min(1.0, self.epsilon_high) if self.loss_type == "cispo" else 1.0
+        return clamped / max(items_in_batch, 1.0)
+
+
+def token_logprobs(
+    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, temperature: float
+) -> torch.Tensor:
+    """(batch, tokens - 1): log-probability of each token but the first, given those before it. Differentiable."""
+    logits = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits[:, :-1].float()
+    return torch.log_softmax(logits / temperature, -1).gather(2, input_ids[:, 1:, None])[..., 0]
+
+
+def rollout_terms(
+    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, weights: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Per item the sum of weights times token log-probabilities, (batch,), and `token_logprobs`. Differentiable.
+
+    `weights` (batch, tokens): with `Objective.token_weights`, this is each rollout's own term of the objective, whose
+    gradient is what is sketched.
+    """
+    logprobs = token_logprobs(model, input_ids, attention_mask, temperature)
+    used = weights[:, 1:]
+    # where(), not a bare product: what an unattended position holds must not matter.
+    return torch.where(used != 0, logprobs * used, 0.0).sum(1), logprobs

@@ -1,0 +1,93 @@
+"""Draws: fresh siblings of the analysis policy, with the gradients of their terms, spans and control spans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pytest_behaviortrace.run.behavior import shows
+from pytest_behaviortrace.run.gradients import PerSampleGradients
+from pytest_behaviortrace.run.loss import collate, item_weights, mean_weights
+from pytest_behaviortrace.run.policy import sample
+from pytest_behaviortrace.run.recipe import Plant, Recipe
+from pytest_behaviortrace.run.sketch_set import SketchCollector, SketchSet
+from pytest_behaviortrace.run.spans import find_spans
+
+Columns = dict[str, list[Any]]
+BATCH = 64
+"""Siblings scored side by side."""
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """Siblings of one plant's probes, and gradients with the sibling index each belongs to."""
+
+    rows: Columns
+    siblings: SketchSet
+    spans: SketchSet
+    controls: SketchSet
+
+
+def draw_seed(seed: int, draw: int, plant: Plant, recipe: Recipe) -> int:
+    """Seed of the sampling of one draw: different for every seed, draw and plant."""
+    return 1_000_003 * (seed + 1) + 1_009 * (draw + 1) + [p.name for p in recipe.plants].index(plant.name)
+
+
+def generate_draw(
+    recipe: Recipe,
+    plant: Plant,
+    engine: PerSampleGradients,
+    tokenizer: Any,
+    seed: int,
+    draw: int,
+    progress: Callable[[float], None] = lambda fraction: None,
+) -> Draw:
+    """Siblings of every probe prompt of a plant, sampled as in training, with their gradients at the same policy."""
+    prompts = [p for p in recipe.probe_prompts(plant) for _ in range(recipe.draw.siblings)]
+    contents = [p.content for p in prompts]
+    asked, said = sample(engine.model, tokenizer, recipe, contents, draw_seed(seed, draw, plant, recipe))
+    progress(0.2)
+    found = [find_spans(tokenizer, ids, plant.behavior) for ids in said]
+    texts = tokenizer.batch_decode(said, skip_special_tokens=True)
+    sets = {kind: SketchCollector(recipe.sketch_width) for kind in ("siblings", "spans", "controls")}
+    logprobs: list[list[float]] = [[] for _ in prompts]
+    order = sorted(range(len(prompts)), key=lambda i: len(asked[i]) + len(said[i]))
+    for start in range(0, len(order), BATCH):
+        index = order[start : start + BATCH]
+        batch = collate(
+            [asked[i] for i in index], [said[i] for i in index], tokenizer.pad_token_id, engine.model.device
+        )
+        width = batch["input_ids"].shape[1]
+        offset = [max(len(asked[i]) for i in index)] * len(index)
+        shape = (len(index), width)
+        weights = {
+            "siblings": item_weights(recipe.grpo.loss_type, batch["completion_mask"]),
+            "spans": mean_weights(shape, [found[i].behavior for i in index], offset).to(engine.model.device),
+            "controls": mean_weights(shape, [found[i].control for i in index], offset).to(engine.model.device),
+        }
+        measured = engine.measure(batch["input_ids"], batch["attention_mask"], list(weights.values()))
+        for (kind, weight), made in zip(weights.items(), measured.gradients, strict=True):
+            chosen = (weight != 0).any(1).nonzero()[:, 0]
+            sets[kind].add(made.sketch[chosen], made.norm[chosen], np.asarray(index)[chosen.cpu().numpy()])
+        for row, i in enumerate(index):
+            logprobs[i] = measured.logprob[row][batch["completion_mask"][row].bool()].tolist()
+        progress(0.2 + 0.8 * (start + len(index)) / len(order))
+    rows: Columns = {
+        "item": list(range(len(prompts))),
+        "group": [p.group for p in prompts],
+        "probe": [p.probe for p in prompts],
+        "context": [p.context for p in prompts],
+        "prompt_ids": asked,
+        "completion_ids": said,
+        "prompt_text": [tokenizer.decode(ids) for ids in asked],
+        "completion_text": texts,
+        "logprobs": logprobs,
+        "shown": [shows(text, plant) for text in texts],
+        "span": [list(spans.behavior) for spans in found],
+        "control_span": [list(spans.control) for spans in found],
+        "control_stratum": [spans.stratum for spans in found],
+    }
+    return Draw(rows, *(sets[kind].finish() for kind in ("siblings", "spans", "controls")))

@@ -1,0 +1,172 @@
+"""Rows -> scorecard: what was graded, on what, with which verdicts. Pure data; knows neither pytest nor numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+CHECKLIST = (
+    "test_headroom",
+    "test_gradient_magnitude",
+    "test_fluency_control",
+    "test_reward_control",
+    "test_trigger_alignment",
+    "test_target_context",
+    "test_coverage",
+    "test_lookalikes",
+    "test_seed_stability",
+)
+"""The checks in their order of reading."""
+
+CORE = ("test_gradient_magnitude", "test_fluency_control", "test_trigger_alignment", "test_seed_stability")
+"""The checks without which an estimator is not shown to work: n/a for one of them, and it has not passed."""
+
+SEVERITY = ("error", "fail", "inconclusive", "n/a", "pass")
+"""Verdicts of a row, worst first."""
+
+DECIMALS = 6
+"""Decimals of every number: more than any verdict hangs on, fewer than machines differ in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the scorecard; its fields are those of the JSON report."""
+
+    id: str
+    estimator: str | None
+    check: str
+    seed: int | None
+    draw: int | None
+    verdict: str
+    estimate: float | None = None
+    low: float | None = None
+    high: float | None = None
+    chance: float | None = None
+    control: str | None = None
+    control_estimate: float | None = None
+    margin_low: float | None = None
+    n: int | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("estimate", "low", "high", "chance", "control_estimate", "margin_low"):
+            object.__setattr__(self, name, _rounded(getattr(self, name)))
+
+    @property
+    def clearance(self) -> float:
+        """How far the tightest bound lies above its bar; the smallest is the row closest to failing."""
+        above = [] if self.low is None else [self.low - (self.chance or 0.0)]
+        return min([*above, *([] if self.margin_low is None else [self.margin_low])], default=math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an estimator itself took: wall seconds, and growth of memory in bytes (largest of any one call)."""
+
+    seconds: float = 0.0
+    peak_bytes: int = 0
+
+    def plus(self, other: Cost) -> Cost:
+        """Both together."""
+        return Cost(self.seconds + other.seconds, max(self.peak_bytes, other.peak_bytes))
+
+
+@dataclass(frozen=True, slots=True)
+class SeedFacts:
+    """What a seed's run looks like: behaviour score with and without the bonus, ground truth, rollouts."""
+
+    seed: int
+    s_b_planted: float
+    s_b_null: float
+    gt: int
+    n: int
+
+    def __post_init__(self) -> None:
+        for name in ("s_b_planted", "s_b_null"):
+            object.__setattr__(self, name, _rounded(getattr(self, name)))
+
+
+@dataclass(frozen=True)
+class Scorecard:
+    """Everything a report needs. `rows` are sorted by id, `expected` holds the ids of all rows of each estimator."""
+
+    suite: str
+    recipe: str
+    recipe_hash: str
+    plant: str
+    versions: Mapping[str, str]
+    seeds: Sequence[SeedFacts]
+    rows: Sequence[Row]
+    expected: Mapping[str, frozenset[str]]
+    costs: Mapping[str, Cost] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: row.id)))
+
+    @property
+    def estimators(self) -> tuple[str, ...]:
+        """The estimators on trial, in the order asked for."""
+        return tuple(self.expected)
+
+    def of(self, estimator: str | None) -> list[Row]:
+        """The rows of one estimator; of None: those that put none on trial."""
+        return [row for row in self.rows if row.estimator == estimator]
+
+    def by_check(self, estimator: str | None) -> dict[str, list[Row]]:
+        """The same by check, in the order of the checklist."""
+        rows = self.of(estimator)
+        names = sorted({row.check for row in rows}, key=_reading_order)
+        return {name: [row for row in rows if row.check == name] for name in names}
+
+    def missing(self, estimator: str) -> int:
+        """How many rows of an estimator did not run in this session."""
+        return len(self.expected[estimator] - {row.id for row in self.rows})
+
+    def checklist_verdict(self, estimator: str) -> str:
+        """The verdict over the whole checklist.
+
+        * `failed`: some row failed, or the estimator broke on it;
+        * `partial`: no such row, but not every row ran;
+        * `not shown`: a core check is n/a for it: declaring less never wins;
+        * `passed`: every applicable row passed;
+        * `inconclusive`: otherwise.
+        """
+        checks = self.by_check(estimator)
+        verdicts = {row.verdict for row in self.of(estimator)}
+        if verdicts & {"fail", "error"}:
+            return "failed"
+        if self.missing(estimator):
+            return "partial"
+        if any(all(row.verdict == "n/a" for row in checks.get(core, ())) for core in CORE):
+            return "not shown"
+        return "passed" if verdicts <= {"pass", "n/a"} else "inconclusive"
+
+    @property
+    def decided(self) -> bool:
+        """Whether anything was decided about an estimator (about a run, where no estimator was on trial)."""
+        on_trial = [row for row in self.rows if row.estimator is not None] or self.rows
+        return any(row.verdict in ("pass", "fail", "error") for row in on_trial)
+
+
+def worst(rows: Sequence[Row]) -> Row:
+    """The row to show for many: worst verdict first, then the one closest to failing, then by id."""
+    return min(rows, key=lambda row: (SEVERITY.index(row.verdict), row.clearance, row.id))
+
+
+def row_of(spec: Any, properties: Mapping[str, Any]) -> Row:
+    """The row of a `RowSpec` from the `bt_*` properties its report carries."""
+    names = ("verdict", "estimate", "low", "high", "chance", "control", "control_estimate", "margin_low", "n", "reason")
+    found = {name: properties[f"bt_{name}"] for name in names if f"bt_{name}" in properties}
+    return Row(spec.id, spec.estimator, spec.check, spec.seed, spec.draw, **found)
+
+
+def _rounded(number: float | None) -> float | None:
+    if number is None or not math.isfinite(number):
+        return None
+    return round(float(number), DECIMALS) + 0.0  # + 0.0 turns -0.0 into 0.0
+
+
+def _reading_order(check: str) -> tuple[int, str]:
+    return (CHECKLIST.index(check) if check in CHECKLIST else len(CHECKLIST), check)

@@ -1,0 +1,174 @@
+"""The state of one grading session: what is graded, the evidence once it is there, and the rows so far."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from pytest_behaviortrace.checklist import Check, RowSpec
+from pytest_behaviortrace.scorecard import Cost, Row, Scorecard, SeedFacts, row_of
+from pytest_behaviortrace.suite import SUITE
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.estimator import Estimator
+    from pytest_behaviortrace.grading import Grader
+    from pytest_behaviortrace.options import Settings
+    from pytest_behaviortrace.run.progress import Display
+
+LIBRARIES = ("numpy", "pytest-behaviortrace", "torch", "transformers", "trl")
+"""Libraries whose versions are in the report."""
+
+DEAD_WORKER = "the process that ran this row died; run it alone, with -p no:xdist, to see why"
+
+
+class GradingSession:
+    """One per pytest process, created only when an estimator is graded.
+
+    Two attributes are seams for tests, which replace them in `pytest_sessionstart`: `make_grader(session, seeds,
+    display)` gives the object whose `case(...)` a row works with, `describe_seeds(settings, seeds)` the facts of runs.
+    """
+
+    def __init__(self, settings: Settings, checks: Sequence[Check], estimators: Mapping[str, Estimator]) -> None:
+        self.settings, self.checks, self.estimators = settings, checks, estimators
+        self.selected: frozenset[str] | None = None
+        """Ids of rows asked for on the command line; None: all."""
+        self.own_tests = False
+        """Whether the user's tests run as well."""
+        self.specs = {
+            spec.id: spec for check in checks for spec in check.rows(settings.estimators, settings.seeds, settings.draws)
+        }
+        self.rows: dict[str, Row] = {}
+        self.costs: dict[str, Cost] = {}
+        self.make_grader: Callable[[GradingSession, Sequence[int], Display], Grader] = make_grader
+        self.describe_seeds: Callable[[Settings, Sequence[int]], list[SeedFacts]] = describe_seeds
+        self._seeds: tuple[int, ...] = settings.seeds
+        self._grader: Grader | BaseException | None = None
+        self._told: list[BaseException] = []
+
+    # -- before anything runs ----------------------------------------------------------------------------------------
+    def wants(self, spec: RowSpec) -> bool:
+        """Whether a row was asked for."""
+        return self.selected is None or spec.id in self.selected
+
+    def will_run(self, specs: Iterable[RowSpec]) -> None:
+        """Only the seeds of these rows are trained (all of them, if a row goes over seeds)."""
+        seeds = {spec.seed for spec in specs}
+        self._seeds = self.settings.seeds if None in seeds else tuple(sorted(s for s in seeds if s is not None))
+
+    # -- while rows run ------------------------------------------------------------------------------------------------
+    def case(self, spec: RowSpec, showing: Callable[[], AbstractContextManager[Display]]) -> Any:
+        """The `Case` of a row. The first call trains what is missing, shown on the display `showing` opens.
+
+        Raises what training raised, in every row, after one attempt only.
+        """
+        if self._grader is None:
+            with showing() as display:
+                try:
+                    self._grader = self.make_grader(self, self._seeds, display)
+                except Exception as error:
+                    self._grader = error
+        if isinstance(self._grader, BaseException):
+            raise self._grader
+        estimator = None if spec.estimator is None else self.estimators[spec.estimator]
+        return self._grader.case(spec.estimator, estimator, spec.seed, spec.draw, spec.component)
+
+    def first_time(self, error: BaseException) -> bool:
+        """Whether an exception has not been shown in full yet: many rows can end with the same one."""
+        if any(error is told for told in self._told):
+            return False
+        self._told.append(error)
+        return True
+
+    # -- as reports arrive ---------------------------------------------------------------------------------------------
+    def record(self, id: str, properties: Mapping[str, Any]) -> None:
+        """Take in the row that a report's properties describe."""
+        spec = self.specs[id]
+        self.rows[id] = row_of(spec, properties)
+        if spec.estimator is not None and "bt_seconds" in properties:
+            cost = Cost(properties["bt_seconds"], properties["bt_peak_bytes"])
+            self.costs[spec.estimator] = self.costs.get(spec.estimator, Cost()).plus(cost)
+
+    def record_death(self, id: str) -> None:
+        """Take in a row whose process died."""
+        self.rows[id] = row_of(self.specs[id], {"bt_verdict": "error", "bt_reason": DEAD_WORKER})
+
+    # -- at the end ------------------------------------------------------------------------------------------------------
+    def scorecard(self) -> Scorecard:
+        """The scorecard of the rows so far."""
+        settings = self.settings
+        ran = {row.seed for row in self.rows.values()}
+        seeds = settings.seeds if None in ran else tuple(sorted(s for s in ran if s is not None))
+        expected = {
+            name: frozenset(spec.id for spec in self.specs.values() if spec.estimator == name)
+            for name in settings.estimators
+        }
+        return Scorecard(
+            SUITE,
+            settings.recipe.name,
+            settings.recipe.hash,
+            settings.plant,
+            {name: metadata.version(name) for name in LIBRARIES},
+            self.describe_seeds(settings, seeds),
+            tuple(self.rows.values()),
+            expected,
+            self.costs,
+        )
+
+
+def make_grader(session: GradingSession, seeds: Sequence[int], display: Display) -> Grader:
+    """Train what is missing of these seeds, and grade on it."""
+    from pytest_behaviortrace.grading import Grader
+    from pytest_behaviortrace.run.orchestrate import ensure
+
+    settings = session.settings
+    store = ensure(settings.recipe, seeds, range(settings.draws), settings.cache_dir, display)
+    return Grader(
+        store,
+        settings.recipe,
+        plant=settings.plant,
+        seeds=settings.seeds,
+        draws=settings.draws,
+        timeout=settings.estimator_timeout,
+    )
+
+
+def describe_seeds(settings: Settings, seeds: Sequence[int]) -> list[SeedFacts]:
+    """Facts of the seeds that are in the store; damaged and missing ones are left out."""
+    from pytest_behaviortrace.run.store import DamagedUnit, MissingUnit, Store
+
+    store, found = Store(settings.cache_dir, settings.recipe), []
+    for seed in seeds:
+        try:
+            unit = store.seed(seed)
+        except (DamagedUnit, MissingUnit):
+            continue
+        score, rollouts = unit.facts["s_b"][settings.plant], unit.table("rollouts")
+        boosted = rollouts[f"boosted_{settings.plant}"]
+        found.append(
+            SeedFacts(
+                seed,
+                statistics.fmean(score["planted"]["end"]),
+                statistics.fmean(score["null"]["end"]),
+                sum(map(bool, boosted)),
+                len(boosted),
+            )
+        )
+    return found
+
+
+def absent_units(settings: Settings) -> list[str]:
+    """Units of the whole session that are not in the cache, from manifests and file sizes alone (no hashing)."""
+    from pytest_behaviortrace.run.cache import recipe_folder
+    from pytest_behaviortrace.run.manifest import DamagedUnit, MissingUnit, check_sizes, read_manifest
+
+    folder, absent = recipe_folder(settings.cache_dir, settings.recipe), []
+    for seed in settings.seeds:
+        for unit in (f"seed{seed}", *(f"seed{seed}-draw{draw}" for draw in range(settings.draws))):
+            try:
+                check_sizes(folder / unit, read_manifest(folder / unit))
+            except (DamagedUnit, MissingUnit):
+                absent.append(unit)
+    return absent
