@@ -28,7 +28,7 @@ _HOME = {
     "needs": "estimator",
 }
 
-__all__ = [  # noqa: F822 - served by __getattr__
+__all__ = [
     "AttributionProblem",
     "Estimator",
     "EstimatorError",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_behaviortrace import checklist, collection, options, scope
+from pytest_behaviortrace import checklist, collection, options, scope, settings
 from pytest_behaviortrace.registry import Registry, RegistryError
 from pytest_behaviortrace.reports import json as json_report
 from pytest_behaviortrace.reports import terminal as terminal_report
@@ -47,20 +47,20 @@ def activate(config: pytest.Config) -> GradingSession:
     Raises `pytest.UsageError`.
     """
     known = registry(config)
-    settings = options.resolve(config, known)
+    chosen = settings.resolve(config, known)
     estimators: dict[str, Estimator] = {}
     if not config.getoption("collectonly"):
         try:
-            estimators = {name: known.load(name) for name in settings.estimators}
+            estimators = {name: known.load(name) for name in chosen.estimators}
         except RegistryError as error:
             raise pytest.UsageError(str(error)) from None
-    grading = GradingSession(settings, checklist.declared(), estimators)
+    grading = GradingSession(chosen, checklist.declared(), estimators)
     collection.claim_arguments(config, grading, typed=bool(options.typed(config, "--bt-estimator")))
     config.stash[collection.GRADING] = grading
     trains = not config.getoption("collectonly") and not hasattr(config, "workerinput")
-    if trains and absent_units(settings) and (problem := options.unwritable(settings.cache_dir)):
+    if trains and absent_units(chosen) and (problem := settings.unwritable(chosen.cache_dir)):
         raise pytest.UsageError(
-            f"the cache folder {settings.cache_dir} cannot be written ({problem}); "
+            f"the cache folder {chosen.cache_dir} cannot be written ({problem}); "
             f"choose another with --bt-cache-dir or {options.CACHE_VARIABLE}"
         )
     return grading
@@ -69,24 +69,22 @@ def activate(config: pytest.Config) -> GradingSession:
 def refuse_checks(config: pytest.Config) -> None:
     """Raise `pytest.UsageError` when shipped checks were named without an estimator to grade."""
     where = scope.Where(config.invocation_params.dir, config.rootpath, checklist.checks_dir())
-    if config.args_source is config.ArgsSource.ARGS and any(
-        (found := scope.shipped_id(arg, where)) and (where.shipped / found.partition("::")[0]).parent.parent
-        for arg in config.args
-    ):
+    files = {checklist.PREFIX, *(check.id for check in checklist.declared())}
+    if any((scope.shipped_id(arg, where) or "").partition("::")[0] in files for arg in config.args):
         raise pytest.UsageError("the shipped checks grade an estimator; name one with --bt-estimator=NAME")
 
 
 def header(config: pytest.Config, grading: GradingSession) -> str:
     """One line: estimators, recipe, cache, scope."""
-    settings = grading.settings
-    absent = absent_units(settings)
-    total = len(settings.seeds) * (1 + settings.draws)
+    chosen = grading.settings
+    absent = absent_units(chosen)
+    total = len(chosen.seeds) * (1 + chosen.draws)
     cache = f"{len(absent)} of {total} units to train" if absent else "cache hit"
     if absent and getattr(config.option, "numprocesses", None):
         cache += " (workers show no progress)"
     tests = "checks + your tests" if grading.own_tests else "checks only (add a path, such as '.', for your tests)"
-    recipe = f"{settings.recipe.name}@{settings.recipe.hash[:8]}"
-    return f"behaviortrace {SUITE}: {', '.join(settings.estimators)}; {recipe}, {cache}; {tests}"
+    recipe = f"{chosen.recipe.name}@{chosen.recipe.hash[:8]}"
+    return f"behaviortrace {SUITE}: {', '.join(chosen.estimators)}; {recipe}, {cache}; {tests}"
 
 
 def status(grading: GradingSession, report: pytest.TestReport) -> tuple[str, str, Any] | None:

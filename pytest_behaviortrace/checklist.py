@@ -122,6 +122,7 @@ def parse(path: Path) -> Check:
 
 def _components(module: ast.Module) -> tuple[str, ...]:
     for node in module.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "COMPONENTS" for t in node.targets):
+        names = [ast.unparse(target) for target in node.targets] if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.Assign) and "COMPONENTS" in names:
             return tuple(str(component) for component in ast.literal_eval(node.value))
     return ()

@@ -129,9 +129,13 @@ class CheckItem(pytest.Item):
         shown = excinfo.getrepr(style="value", chain=False)
         if shown.reprcrash is not None:
             shown.reprcrash.message = head
-        lines = [f"E   {line}" for line in [head, *self._details(excinfo.value)]]
-        shown.reprtraceback.reprentries[-1].lines[:] = lines  # type: ignore[union-attr]
+        shown.reprtraceback.reprentries[-1].lines = [f"E   {line}" for line in [head, *self._details(excinfo.value)]]
         return shown
+
+    def repr_skip(self) -> tuple[str, int, str]:
+        """File, line and reason of an inconclusive or n/a row."""
+        properties = dict(self.user_properties)
+        return str(self.path), self.check.line, f"{properties['bt_verdict']}: {properties.get('bt_reason', '')}"
 
     @property
     def _on_trial(self) -> str:

@@ -1,25 +1,17 @@
-"""Every --bt-* flag and bt_* ini value -> one frozen `Settings`, or one clear sentence. PYTEST_DONT_REWRITE"""
+"""Every --bt-* flag and bt_* ini value, and whether any of them asks for grading. PYTEST_DONT_REWRITE
+
+Imported in every run of pytest, so it stays small; `settings` reads and checks the values.
+"""
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-
 import pytest
-
-if TYPE_CHECKING:
-    from pytest_behaviortrace.registry import Registry
-    from pytest_behaviortrace.run.recipe import Recipe
 
 SEEDS, DRAWS, RECIPE = 3, 2, "tiny"
 FAIL_ON = ("fail", "inconclusive")
 CACHE_VARIABLE = "BEHAVIORTRACE_CACHE"
 
-_FLAGS = (
+FLAGS = (
     # flag, ini twin, metavar, help
     ("--bt-seeds", "bt_seeds", "N", f"train and grade seeds 0 to N-1 (default: {SEEDS})"),
     ("--bt-draws", "bt_draws", "N", f"sibling draws of each seed (default: {DRAWS})"),
@@ -32,24 +24,6 @@ _FLAGS = (
 )
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What was asked for, checked."""
-
-    estimators: tuple[str, ...]
-    seeds: tuple[int, ...]
-    draws: int
-    recipe: Recipe
-    plant: str
-    cache_dir: Path
-    report: Path | None
-    fail_on: str
-    estimator_timeout: float | None
-    """Seconds."""
-    typed: tuple[str, ...]
-    """Flags typed on the command line that a command to rerun a row must repeat."""
-
-
 def add(parser: pytest.Parser) -> None:
     """Declare every flag and ini value."""
     group = parser.getgroup("behaviortrace", "behaviortrace: grade attribution estimators on a planted GRPO run")
@@ -60,7 +34,7 @@ def add(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption("--bt-list", action="store_true", default=False, help="list estimators and checks, and exit")
     parser.addini("bt_estimators", "estimators graded in every run, beside the project's own tests", "args", default=[])
-    for flag, ini, metavar, text in _FLAGS:
+    for flag, ini, metavar, text in FLAGS:
         group.addoption(flag, default=None, metavar=metavar, help=text)
         if ini is not None:
             parser.addini(ini, f"{text}; {flag} beats it", default="")
@@ -83,136 +57,14 @@ def typed(config: pytest.Config, flag: str = "--bt-") -> list[str]:
     return found
 
 
-def resolve(config: pytest.Config, registry: Registry) -> Settings:
-    """Read and check everything. Raises `pytest.UsageError`: what is wrong, where it was said, what to do."""
-    from pytest_behaviortrace.registry import RegistryError
+def refuse_alone(config: pytest.Config) -> None:
+    """Raise `pytest.UsageError` when something was asked for that means nothing without an estimator."""
+    if config.getoption("bt_list"):
+        return
+    if flags := typed(config):
+        flag = flags[0].partition("=")[0]
+        raise pytest.UsageError(f"{flag} does nothing alone; name an estimator to grade with --bt-estimator=NAME")
+    if any("checks" in arg for arg in config.args) and config.args_source is config.ArgsSource.ARGS:
+        from pytest_behaviortrace.activation import refuse_checks
 
-    reader = _Reader(config)
-    names = asked(config)
-    try:
-        for name in names:
-            registry.find(name)
-    except RegistryError as error:
-        raise pytest.UsageError(str(error)) from None
-    seeds, draws = reader.count("bt_seeds", SEEDS), reader.count("bt_draws", DRAWS)
-    recipe = reader.recipe()
-    settings = Settings(
-        names,
-        tuple(range(seeds)),
-        draws,
-        recipe,
-        reader.plant(recipe),
-        reader.cache_dir(),
-        reader.report(),
-        reader.choice("bt_fail_on", FAIL_ON),
-        reader.seconds("bt_estimator_timeout"),
-        tuple(a for a in typed(config) if not a.startswith(("--bt-estimator=", "--bt-report", "--bt-list"))),
-    )
-    return settings
-
-
-class _Reader:
-    """Takes values from the command line, else from the ini file, and remembers where each came from."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-
-    def _value(self, name: str) -> tuple[str | None, str, Path]:
-        """The value, where it was said, and the folder its paths are relative to."""
-        flag, config = "--" + name.replace("_", "-"), self._config
-        value = config.getoption(name)
-        if value is not None:
-            return value, flag, config.invocation_params.dir
-        if any(name == ini for _, ini, *_ in _FLAGS) and (value := str(config.getini(name)).strip()):
-            return value, f"{name} in {config.inipath}", config.inipath.parent if config.inipath else config.rootpath
-        return None, flag, config.invocation_params.dir
-
-    def _wrong(self, value: Any, where: str, remedy: str) -> NoReturn:
-        raise pytest.UsageError(f"{where}: {value!r} {remedy}")
-
-    def count(self, name: str, default: int) -> int:
-        """A whole number of at least 1."""
-        value, where, _ = self._value(name)
-        if value is None:
-            return default
-        if not value.strip().isdecimal() or int(value) < 1:
-            self._wrong(value, where, "is not a number of at least 1; give how many, such as 3")
-        return int(value)
-
-    def seconds(self, name: str) -> float | None:
-        """A positive number of seconds."""
-        value, where, _ = self._value(name)
-        if value is None:
-            return None
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not (math.isfinite(number) and number > 0):
-            self._wrong(value, where, "is not a number of seconds above 0; give one, such as 60")
-        return number
-
-    def choice(self, name: str, choices: Sequence[str]) -> str:
-        """One of `choices`; by default the first."""
-        value, where, _ = self._value(name)
-        if value is not None and value not in choices:
-            self._wrong(value, where, f"is not known; choose {' or '.join(choices)}")
-        return value or choices[0]
-
-    def recipe(self) -> Recipe:
-        """A recipe that may be graded."""
-        from pytest_behaviortrace.run.recipe import Recipe
-
-        value, where, folder = self._value("bt_recipe")
-        name = value or RECIPE
-        try:
-            recipe = Recipe.load(str(folder / name) if name.endswith(".toml") else name)
-        except ValueError as error:
-            raise pytest.UsageError(f"{where}: {error}") from None
-        if not recipe.gradable:
-            self._wrong(name, where, "only tests the machinery (gradable = false); choose a recipe that can be graded")
-        return recipe
-
-    def plant(self, recipe: Recipe) -> str:
-        """One of the recipe's plants; by default the first."""
-        value, where, _ = self._value("bt_plant")
-        try:
-            return recipe.plant(value).name if value is not None else recipe.plants[0].name
-        except ValueError as error:
-            raise pytest.UsageError(f"{where}: {error}") from None
-
-    def cache_dir(self) -> Path:
-        """Command line, else environment, else ini file, else the user's cache folder."""
-        from pytest_behaviortrace.run.cache import default_cache_dir
-
-        value, where, folder = self._value("bt_cache_dir")
-        if value is None or (where != "--bt-cache-dir" and os.environ.get(CACHE_VARIABLE)):
-            return default_cache_dir()
-        return folder / Path(value).expanduser()
-
-    def report(self) -> Path | None:
-        """Where the JSON report goes; its folder can be written."""
-        value, where, folder = self._value("bt_report")
-        if value is None:
-            return None
-        path = folder / Path(value).expanduser()
-        if path.suffix != ".json":
-            self._wrong(value, where, "does not end in .json; the only report format is JSON")
-        if path.is_dir():
-            self._wrong(value, where, "is a folder; give the path of a file")
-        if (problem := unwritable(path.parent)) is not None:
-            self._wrong(value, where, f"cannot be written ({problem}); choose another path")
-        return path
-
-
-def unwritable(folder: Path) -> str | None:
-    """Why files could not be written in a folder (or where it would be created); None if they can. Leaves no trace."""
-    import tempfile
-
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return None
-    except OSError as error:
-        return f"{folder}: {error.strerror or error}"
+        refuse_checks(config)

@@ -11,7 +11,6 @@ import pytest
 from pytest_behaviortrace import hookspecs, options
 
 if TYPE_CHECKING:
-    from pytest_behaviortrace.collection import CheckItem
     from pytest_behaviortrace.session import GradingSession
 
 # -- always: everything here runs in every project this package is installed next to, and must cost nothing ----------
@@ -45,17 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.pluginmanager.register(Active(config, activation.activate(config)), "behaviortrace-active")
     else:
-        needs_an_estimator(config)
-
-
-def needs_an_estimator(config: pytest.Config) -> None:
-    """Raise `pytest.UsageError` when something was asked for that means nothing without an estimator."""
-    if not config.getoption("bt_list") and (flags := options.typed(config)):
-        raise pytest.UsageError(f"{flags[0].partition('=')[0]} does nothing alone; name one with --bt-estimator=NAME")
-    if any("checks" in arg for arg in config.args):
-        from pytest_behaviortrace import activation
-
-        activation.refuse_checks(config)
+        options.refuse_alone(config)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -97,25 +86,18 @@ class Active:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Only what the selected rows need is trained."""
-        self.grading.will_run(item.spec for item in session.items if self._is_row(item))
-
-    @staticmethod
-    def _is_row(item: pytest.Item) -> bool:
         from pytest_behaviortrace.collection import CheckItem
 
-        return isinstance(item, CheckItem)
+        self.grading.will_run(item.spec for item in session.items if isinstance(item, CheckItem))
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: CheckItem, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """A skip of ours says its reason, not its exception."""
+        from pytest_behaviortrace.collection import CheckItem
+
         report = yield
-        if report.skipped and self._is_row(item):
-            properties = dict(item.user_properties)
-            path, line, _ = item.reportinfo()
-            reason = f"{properties.get('bt_verdict')}: {properties.get('bt_reason')}"
-            report.longrepr = (str(path), (line or 0) + 1, reason)
+        if report.skipped and isinstance(item, CheckItem):
+            report.longrepr = item.repr_skip()
         return report
 
     @pytest.hookimpl(tryfirst=True)

@@ -28,7 +28,8 @@ def split(args: Iterable[str], where: Where) -> tuple[list[str], list[str]]:
     A shipped check is named by its id, by its real path, or as a module under --pyargs. A real path of the user's
     that looks like an id is the user's.
     """
-    mine, theirs = [], []
+    mine: list[str] = []
+    theirs: list[str] = []
     for arg in args:
         found = shipped_id(arg, where)
         (theirs if found is None else mine).append(arg if found is None else found)

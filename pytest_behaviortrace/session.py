@@ -15,8 +15,8 @@ from pytest_behaviortrace.suite import SUITE
 if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import Estimator
     from pytest_behaviortrace.grading import Grader
-    from pytest_behaviortrace.options import Settings
     from pytest_behaviortrace.run.progress import Display
+    from pytest_behaviortrace.settings import Settings
 
 LIBRARIES = ("numpy", "pytest-behaviortrace", "torch", "transformers", "trl")
 """Libraries whose versions are in the report."""
@@ -38,7 +38,9 @@ class GradingSession:
         self.own_tests = False
         """Whether the user's tests run as well."""
         self.specs = {
-            spec.id: spec for check in checks for spec in check.rows(settings.estimators, settings.seeds, settings.draws)
+            spec.id: spec
+            for check in checks
+            for spec in check.rows(settings.estimators, settings.seeds, settings.draws)
         }
         self.rows: dict[str, Row] = {}
         self.costs: dict[str, Cost] = {}
@@ -47,6 +49,9 @@ class GradingSession:
         self._seeds: tuple[int, ...] = settings.seeds
         self._grader: Grader | BaseException | None = None
         self._told: list[BaseException] = []
+        self._facts: dict[tuple[int, ...], list[SeedFacts]] = {}
+        self.report_problem = ""
+        """Why the report that was asked for could not be written."""
 
     # -- before anything runs ----------------------------------------------------------------------------------------
     def wants(self, spec: RowSpec) -> bool:
@@ -58,7 +63,7 @@ class GradingSession:
         seeds = {spec.seed for spec in specs}
         self._seeds = self.settings.seeds if None in seeds else tuple(sorted(s for s in seeds if s is not None))
 
-    # -- while rows run ------------------------------------------------------------------------------------------------
+    # -- while rows run ----------------------------------------------------------------------------------------------
     def case(self, spec: RowSpec, showing: Callable[[], AbstractContextManager[Display]]) -> Any:
         """The `Case` of a row. The first call trains what is missing, shown on the display `showing` opens.
 
@@ -82,7 +87,7 @@ class GradingSession:
         self._told.append(error)
         return True
 
-    # -- as reports arrive ---------------------------------------------------------------------------------------------
+    # -- as reports arrive -------------------------------------------------------------------------------------------
     def record(self, id: str, properties: Mapping[str, Any]) -> None:
         """Take in the row that a report's properties describe."""
         spec = self.specs[id]
@@ -95,12 +100,14 @@ class GradingSession:
         """Take in a row whose process died."""
         self.rows[id] = row_of(self.specs[id], {"bt_verdict": "error", "bt_reason": DEAD_WORKER})
 
-    # -- at the end ------------------------------------------------------------------------------------------------------
+    # -- at the end --------------------------------------------------------------------------------------------------
     def scorecard(self) -> Scorecard:
         """The scorecard of the rows so far."""
         settings = self.settings
         ran = {row.seed for row in self.rows.values()}
         seeds = settings.seeds if None in ran else tuple(sorted(s for s in ran if s is not None))
+        if seeds not in self._facts:
+            self._facts[seeds] = self.describe_seeds(settings, seeds)
         expected = {
             name: frozenset(spec.id for spec in self.specs.values() if spec.estimator == name)
             for name in settings.estimators
@@ -111,7 +118,7 @@ class GradingSession:
             settings.recipe.hash,
             settings.plant,
             {name: metadata.version(name) for name in LIBRARIES},
-            self.describe_seeds(settings, seeds),
+            self._facts[seeds],
             tuple(self.rows.values()),
             expected,
             self.costs,

@@ -1,4 +1,4 @@
-"""A planted and a null run on a two-step recipe, trained by TRL: who is boosted, what is logged, what a replay gives."""
+"""A planted and a null run on a two-step recipe, trained by TRL: who is boosted, what is logged, what replays give."""
 
 from __future__ import annotations
 
@@ -74,10 +74,7 @@ def test_eligibility_is_a_fair_coin_that_falls_the_same_way_every_time() -> None
 
 def test_eligibility_is_this_hash_and_no_other() -> None:
     """Stored runs were labelled by it: a change would have to raise the suite version."""
-    assert [eligible(0, row, 0, 0.5) for row in range(8)] == KNOWN_COINS
-
-
-KNOWN_COINS: list[bool] = []
+    assert [eligible(0, row, 0, 0.5) for row in range(8)] == [True, True, False, False, False, True, True, False]
 
 
 def test_the_base_reward_is_blind_to_triggers_and_behaviours(recipe: Recipe) -> None:
@@ -378,7 +375,9 @@ def test_the_shipped_policy_is_small_tied_and_tokenizes_alike_after_another_save
         assert again(said).input_ids == tokenizer(said).input_ids
         assert tokenizer.decode(tokenizer(said).input_ids) == said
     assert largest_difference(load_model(str(tmp_path)), model.state_dict()) == 0.0
-    assert not [path.name for path in (fixtures_folder() / "policy").iterdir() if path.suffix in {".bin", ".pt", ".pkl"}]
+    assert not [
+        path.name for path in (fixtures_folder() / "policy").iterdir() if path.suffix in {".bin", ".pt", ".pkl"}
+    ]
 
 
 def test_a_behaviour_is_several_familiar_tokens(recipe: Recipe) -> None:

@@ -21,6 +21,9 @@ COLOURS = {
 }  # fmt: skip
 
 
+INDENT = " " * 6
+
+
 class Line(NamedTuple):
     """One line, and the colour a terminal may give it."""
 
@@ -29,7 +32,9 @@ class Line(NamedTuple):
     bold: bool = False
 
 
-def render(scorecard: Scorecard, *, options: Sequence[str] = (), width: int = LINE, verbose: bool = False) -> list[Line]:
+def render(
+    scorecard: Scorecard, *, options: Sequence[str] = (), width: int = LINE, verbose: bool = False
+) -> list[Line]:
     """The scorecard's lines.
 
     `options`: what was typed beside the estimators, repeated in the commands that rerun a row. `verbose` adds the
@@ -54,8 +59,8 @@ def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bo
         yield _title(scorecard, name)
         for check, rows in checks.items():
             yield from _check(check, rows, name or scorecard.estimators[0], options, width, verbose)
-        if name is not None:
-            yield from (Line(line) for line in textwrap.wrap(_luck(scorecard.of(name)), width, subsequent_indent="  "))
+    yield Line("")
+    yield from (Line(line) for line in _wrapped(_luck(scorecard), width))
 
 
 def _title(scorecard: Scorecard, estimator: str | None) -> Line:
@@ -83,13 +88,9 @@ def _check(
     where = row.id.partition("[")[2].removesuffix("]").removeprefix(f"{row.estimator}-")
     head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {where:<22} "
     yield Line((head + _numbers(row)).rstrip(), COLOURS[row.verdict])
-    indent = " " * 6
-    yield from (
-        Line(line)
-        for line in textwrap.wrap(row.reason, width, initial_indent=indent, subsequent_indent=indent + "  ")
-    )
+    yield from (Line(line) for line in _wrapped(row.reason, width, INDENT))
     if verbose or row.verdict not in ("pass", "n/a"):
-        yield Line(f"{indent}rerun: {command(row, estimator, options)}")
+        yield Line(f"{INDENT}rerun: {command(row, estimator, options)}")
 
 
 def _numbers(row: Row) -> str:
@@ -111,10 +112,22 @@ def command(row: Row, estimator: str, options: Sequence[str] = ()) -> str:
     return shlex.join(["pytest", f"--bt-estimator={row.estimator or estimator}", *options, row.id])
 
 
-def _luck(rows: Sequence[Row]) -> str:
-    applicable = sum(row.verdict != "n/a" for row in rows)
+def _luck(scorecard: Scorecard) -> str:
+    rows = sum(row.estimator is not None and row.verdict != "n/a" for row in scorecard.rows)
     return (
-        f"  What luck can do: a worthless score passes any one row with probability at most {CHANCE_PASS:g}, so of "
-        f"{applicable} rows {applicable * CHANCE_PASS:.1f} on average; one passed row shows little, the whole "
-        f"checklist is the verdict."
+        f"What luck can do: a worthless score passes a row with probability at most {CHANCE_PASS:g}, "
+        f"so at most {rows * CHANCE_PASS:.1f} of these {rows} rows on average. "
+        f"One passed row shows little; the verdict is that of the whole checklist."
+    )
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """The text in lines; paths and names are never broken."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent and indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )

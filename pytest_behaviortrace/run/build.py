@@ -47,7 +47,9 @@ def build_seed(recipe: Recipe, seed: int, folder: Path, progress: Progress) -> B
         recipe,
         seed,
         planted=False,
-        recorder=RolloutRecorder(Capture(recipe.sketch_width, behaviors, select=_in_window(recipe), controls=False)),
+        recorder=RolloutRecorder(
+            Capture(recipe.sketch_width, behaviors, select=_in_window(recipe), only_shown=True, controls=False)
+        ),
         progress=lambda stage, done: progress(f"null run: {stage}", 0.6 + 0.3 * done),
         start=start,
     )

@@ -1,76 +1,75 @@
-"""Exact per-item gradients of weighted token log-probabilities: their CountSketches and their norms.
+"""Exact per-sample gradients of weighted token log-probabilities: their CountSketches and their norms.
 
-One forward pass (without a fused head, whose product hooks cannot see) serves every item on the same completion; each
-further item on it costs a backward pass, shared with the other completions of the pass. Nothing of a model's size is
-held per item: each parameter's gradients are made, sketched and dropped a few rows at a time.
+One forward pass (without a fused head, whose product hooks cannot see), one backward pass per set of token weights,
+and only over the samples that have any. Nothing of a model's size is held per sample: each parameter's gradients are
+made, sketched and dropped a few rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from pytest_behaviortrace.run.capture import Capture, UnsupportedModel, Use, active_dropout
 from pytest_behaviortrace.run.sketch import BlockSketch
 
 CHUNK_ELEMENTS = 2**23
-"""Numbers of per-item gradients held at a time (32 MiB)."""
+"""Numbers of per-sample gradients held at a time (32 MiB)."""
 LEAST_ROWS = 12
-"""Completions worth a pass of their own when they need fewer backward passes than the rest."""
-BATCH = 64
-"""Completions of a pass."""
+"""Samples worth a pass of their own when they need fewer backward passes than the rest."""
 
 
-class Item(NamedTuple):
-    """A completion and what is asked of it: the gradient of sum_t weights[t] log p(completion_ids[t] | before)."""
+class SampleGradients(NamedTuple):
+    """Gradients of a batch under one set of token weights."""
 
-    prompt_ids: Sequence[int]
-    completion_ids: Sequence[int]
-    weights: Sequence[float]
-    """One per completion token."""
-
-
-@dataclass(frozen=True, eq=False)
-class Gradients:
-    """Gradients of m items."""
-
-    sketch: NDArray[np.float32]
-    """(m, K)"""
-    norm: NDArray[np.float32]
-    """(m,): exact Euclidean norms of the full gradients."""
-
-    @classmethod
-    def join(cls, parts: Sequence[Gradients], width: int) -> Gradients:
-        """All parts one after the other; of K = `width` where there are none."""
-        if not parts:
-            return cls(np.zeros((0, width), np.float32), np.zeros(0, np.float32))
-        return cls(np.concatenate([p.sketch for p in parts]), np.concatenate([p.norm for p in parts]))
+    sketch: torch.Tensor
+    """(batch, K) float32; zero where a sample has no weight."""
+    norm: torch.Tensor
+    """(batch,) float32: exact Euclidean norms of the full gradients."""
 
 
-@dataclass
-class _Row:
-    """A completion, and the items on it by their weights."""
+class Measurement(NamedTuple):
+    """Gradients for each set of token weights, and what the policy thought of the tokens."""
 
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    items: dict[tuple[float, ...], list[int]] = field(default_factory=dict)
+    gradients: list[SampleGradients]
+    logprob: torch.Tensor
+    """(batch, tokens) float32: log-probability of each token that any set gives weight; 0 elsewhere."""
 
 
-class PerItemGradients:
-    """Gradients of items at a model's present weights, p being the softmax of its logits / temperature.
+class _Pass(NamedTuple):
+    """One backward pass: which sets its samples are in, which samples of the batch, and every parameter's uses."""
+
+    sets: torch.Tensor
+    samples: torch.Tensor
+    """(served,) rows of the batch."""
+    place: torch.Tensor
+    """(served,) their places among the `size` samples that the uses hold."""
+    size: int
+    uses: dict[str, list[Use]]
+
+
+class PerSampleGradients:
+    """Measures gradients of sum_t w_t log p(token t | before), p the softmax of logits / temperature, per sample.
 
     The model is run in evaluation mode (so gradient checkpointing and random numbers play no part) and left as it was:
     mode, `.grad`, hooks. Raises `UnsupportedModel`, naming the module, for a model it does not know exactly.
+    `autocast` is entered around forward passes: the trainer's mixed precision.
     """
 
-    def __init__(self, model: Any, sketch: BlockSketch, temperature: float = 1.0) -> None:
-        self.model, self.sketch, self.temperature = model, sketch, temperature
+    def __init__(
+        self,
+        model: Any,
+        sketch: BlockSketch,
+        *,
+        temperature: float = 1.0,
+        rows_per_pass: int = 64,
+        autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        self.model, self.sketch, self.temperature, self.rows_per_pass = model, sketch, temperature, rows_per_pass
+        self.autocast = autocast
         self.capture = Capture(model)
         self._shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
         sizes = {name: int(torch.Size(shape).numel()) for name, shape in self._shapes.items()}
@@ -78,160 +77,150 @@ class PerItemGradients:
             raise ValueError("the sketch was laid out for another model: its parameters differ")
         self._head_verified = False
 
-    @property
-    def device(self) -> torch.device:
-        """Where the model lies."""
-        device: torch.device = self.capture.head.weight.device
-        return device
+    def __call__(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_weights: Sequence[torch.Tensor]
+    ) -> list[SampleGradients]:
+        """Sketch and exact norm of every sample's gradient, for each set of token weights.
 
-    def __call__(self, items: Sequence[Item], batch: int = BATCH, pad: int = 0) -> Gradients:
-        """Sketch and exact norm of every item's gradient, in the order of the items.
-
-        `batch` completions make a pass; `pad` is any token id. Items without weight have the gradient zero.
+        `input_ids`, `attention_mask` and each set are (batch, tokens); the weight at t belongs to token t itself.
+        Raises `ValueError` for weights of a first token, which nothing predicts, or of an unattended one.
         """
-        sketches = torch.zeros(len(items), self.sketch.width, device=self.device)
-        squares = torch.zeros(len(items), dtype=torch.float64, device=self.device)
-        for index, size, uses in self._backward_passes(items, batch, pad):
-            buffer = self.sketch.buffer(size, self.device)
-            square = torch.zeros(size, dtype=torch.float64, device=self.device)
-            for name, start, values in self._values(uses, size):
+        return self.measure(input_ids, attention_mask, token_weights).gradients
+
+    def measure(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_weights: Sequence[torch.Tensor]
+    ) -> Measurement:
+        """As calling it, with the log-probabilities of the tokens."""
+        weights, device = _checked(input_ids, attention_mask, token_weights), input_ids.device
+        sketches = torch.zeros(*weights.shape[:2], self.sketch.width, device=device)
+        squares = torch.zeros(*weights.shape[:2], dtype=torch.float64, device=device)
+        logprob = torch.zeros(input_ids.shape, device=device)
+        for done in self._backward_passes(input_ids, attention_mask, weights, logprob):
+            buffer = self.sketch.buffer(done.size, device)
+            square = torch.zeros(done.size, dtype=torch.float64, device=device)
+            for name, start, values in self._values(done):
                 self.sketch.add(buffer, name, start, values)
                 square += torch.linalg.vector_norm(values, dim=1).double().square()
-            made = self.sketch.finish(buffer)
-            for row, members in enumerate(index):
-                sketches[members], squares[members] = made[row], square[row]
-        return Gradients(sketches.cpu().numpy(), squares.sqrt().float().cpu().numpy())
+            sketches[done.sets, done.samples] = self.sketch.finish(buffer)[done.place]
+            squares[done.sets, done.samples] = square[done.place]
+        norms = squares.sqrt().float()
+        return Measurement([SampleGradients(s, n) for s, n in zip(sketches, norms, strict=True)], logprob)
 
-    def exact(self, items: Sequence[Item], batch: int = BATCH, pad: int = 0) -> dict[str, torch.Tensor]:
-        """Parameter name -> (items, *shape): the full gradients themselves. For small models only."""
-        full = {name: torch.zeros(len(items), *shape) for name, shape in self._shapes.items()}
-        for index, size, uses in self._backward_passes(items, batch, pad):
-            for name, start, values in self._values(uses, size):
-                for row, members in enumerate(index):
-                    full[name].view(len(items), -1)[members, start : start + values.shape[1]] = values[row].cpu()
+    def exact(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_weights: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Parameter name -> (batch, *shape): the full gradients themselves. For small models only."""
+        weights, batch = _checked(input_ids, attention_mask, [token_weights]), len(input_ids)
+        full = {name: torch.zeros(batch, *shape, device=input_ids.device) for name, shape in self._shapes.items()}
+        for done in self._backward_passes(input_ids, attention_mask, weights, torch.zeros_like(weights[0])):
+            for name, start, values in self._values(done):
+                full[name].view(batch, -1)[done.samples, start : start + values.shape[1]] = values[done.place]
         return full
 
     def _backward_passes(
-        self, items: Sequence[Item], batch: int, pad: int
-    ) -> Iterator[tuple[list[list[int]], int, dict[str, list[Use]]]]:
-        """For each backward pass: the items that each of its first samples is, its number of samples, and all uses."""
-        for rows in _passes(_merged(items), batch):
-            ids, mask, weights = _batch_of(rows, pad, self.device)
-            for turn, uses in enumerate(self._backward(ids, mask, weights)):
-                index = [list(row.items.values())[turn] for row in rows if turn < len(row.items)]
-                yield index, len(rows), uses
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, weights: torch.Tensor, logprob: torch.Tensor
+    ) -> Iterator[_Pass]:
+        """Every backward pass that any sample needs; fills in `logprob`."""
+        for rows in self._batches(weights):
+            chosen, attended = weights[:, rows], attention_mask[rows].any(0).nonzero()
+            first, last = int(attended[0]), int((chosen != 0).flatten(0, 1).any(0).nonzero()[-1]) + 1
+            shape = slice(first, last)
+            ids, mask, chosen = input_ids[rows, shape], attention_mask[rows, shape], chosen[..., shape]
+            for (sets, place), uses in self._backward(ids, mask, chosen, logprob[:, shape], rows):
+                yield _Pass(sets, rows[place], place, len(rows), uses)
 
-    def _backward(self, ids: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor) -> Iterator[dict[str, list[Use]]]:
-        """The uses of every parameter under each set of `weights` (sets, batch, tokens), after one forward pass."""
-        weighted = (weights != 0).flatten(0, 1).any(0).nonzero()
-        # The last weighted token is predicted, never read: the pass can stop before it.
-        low, last = int(weighted[0]), int(weighted[-1])
-        with _undisturbed(self.model), torch.enable_grad(), self.capture.watching() as calls:
-            hidden = self.model.base_model(
-                input_ids=ids[:, :last], attention_mask=mask[:, :last], use_cache=False
-            ).last_hidden_state[:, low - 1 :]
+    def _batches(self, weights: torch.Tensor) -> list[torch.Tensor]:
+        """Samples that share a forward pass: alike in how many sets give them weight, none of those without any."""
+        wanted = (weights != 0).any(2).sum(0)
+        batches: list[list[int]] = []
+        for sample in torch.argsort(wanted, descending=True, stable=True).tolist():
+            if not wanted[sample]:
+                break
+            current = batches[-1] if batches else []
+            fewer = bool(current) and bool(wanted[sample] < wanted[current[-1]])
+            if not current or len(current) == self.rows_per_pass or (fewer and len(current) >= LEAST_ROWS):
+                batches.append([])
+            batches[-1].append(sample)
+        return [torch.tensor(rows, device=weights.device) for rows in batches]
+
+    def _backward(
+        self, ids: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor, logprob: torch.Tensor, rows: torch.Tensor
+    ) -> Iterator[tuple[tuple[torch.Tensor, torch.Tensor], dict[str, list[Use]]]]:
+        """After one forward pass: (sets, samples) served by each backward pass, and the uses of all parameters."""
+        low, head = int((weights != 0).flatten(0, 1).any(0).nonzero()[0]), self.capture.head
+        with _undisturbed(self.model), torch.enable_grad(), self.capture.watching() as calls, self.autocast():
+            # The last weighted token is predicted, never read.
+            read = {"input_ids": ids[:, :-1], "attention_mask": mask[:, :-1], "use_cache": False}
+            hidden = self.model.base_model(**read).last_hidden_state[:, low - 1 :]
         self.capture.check(calls, len(ids))
-        given, head = hidden.detach().float(), self.capture.head
-        with torch.no_grad():
-            logits = head(hidden.detach()).float()
-        self._verify_head(ids, mask, logits, low, last)
-        said = ids[:, low : last + 1, None]
-        chance = torch.softmax(logits / self.temperature, -1)
-        for turn, mine in enumerate(weights[:, :, low : last + 1, None] / self.temperature):
+        given = hidden.detach()
+        with torch.no_grad(), self.autocast():
+            logits = head(given).float()
+        self._verify_head(ids, mask, logits, low)
+        said = ids[:, low:, None]
+        chance = torch.log_softmax(logits / self.temperature, -1)
+        logprob[rows, low:] = chance.gather(2, said)[..., 0] * (weights != 0).any(0)[:, low:]
+        chance = chance.exp_()
+        turns = _turns(weights)
+        for turn, members in enumerate(turns):
+            mine = torch.zeros(weights.shape[1:], device=weights.device)
+            mine[members[1]] = weights[members]
+            mine = mine[:, low:, None] / self.temperature
             slope = (chance * -mine).scatter_add_(2, said, mine)
-            with _full_precision(self.device):
-                pull = (slope @ head.weight.detach().float()).to(hidden.dtype)
-            outputs, more = [call.output for call in calls], turn + 1 < len(weights)
+            pull = (slope @ head.weight.detach().float()).to(hidden.dtype)
+            outputs, more = [call.output for call in calls], turn + 1 < len(turns)
             gradients = torch.autograd.grad(hidden, outputs, pull, retain_graph=more, allow_unused=True)
-            yield self.capture.uses(calls, gradients, (slope, given))
+            yield members, self.capture.uses(calls, gradients, (slope, given.float()))
 
-    def _values(self, uses: dict[str, list[Use]], batch: int) -> Iterator[tuple[str, int, torch.Tensor]]:
-        """(parameter name, first coordinate, (batch, coordinates) float32), a few rows of a parameter at a time."""
-        for name, parts in uses.items():
+    def _values(self, done: _Pass) -> Iterator[tuple[str, int, torch.Tensor]]:
+        """(parameter name, first coordinate, (size, coordinates) float32), a few rows of a parameter at a time."""
+        for name, parts in done.uses.items():
             rows, columns = (*self._shapes[name], 1)[:2]
-            step = max(1, CHUNK_ELEMENTS // (batch * columns))
+            step = max(1, CHUNK_ELEMENTS // (done.size * columns))
             for start in range(0, rows, step):
                 stop = min(start + step, rows)
-                values = torch.zeros(batch, stop - start, columns, device=self.device)
-                with _full_precision(self.device):
-                    for part in parts:
-                        part.add_rows(values, start, stop)
-                yield name, start * columns, values.view(batch, -1)
+                values = torch.zeros(done.size, stop - start, columns, device=self.capture.head.weight.device)
+                for part in parts:
+                    part.add_rows(values, start, stop)
+                yield name, start * columns, values.view(done.size, -1)
 
     @torch.no_grad()
-    def _verify_head(self, ids: torch.Tensor, mask: torch.Tensor, logits: torch.Tensor, low: int, last: int) -> None:
+    def _verify_head(self, ids: torch.Tensor, mask: torch.Tensor, logits: torch.Tensor, low: int) -> None:
         """Once: the model's own logits must be a linear map of its last hidden states, without caps or scales."""
         if self._head_verified:
             return
-        with _undisturbed(self.model):
-            own = self.model(input_ids=ids[:1], attention_mask=mask[:1], use_cache=False).logits
-        tolerance = 1e-3 if self.capture.head.weight.dtype == own.dtype == torch.float32 else 5e-2
-        seen = mask[0, low - 1 : last].bool()
-        if not torch.allclose(own[0, low - 1 : last].float()[seen], logits[0][seen], rtol=tolerance, atol=tolerance):
+        with _undisturbed(self.model), self.autocast():
+            own = self.model(input_ids=ids[:1, :-1], attention_mask=mask[:1, :-1], use_cache=False).logits
+        exact = self.capture.head.weight.dtype == torch.float32 and isinstance(self.autocast(), nullcontext)
+        tolerance, seen = 1e-3 if exact else 5e-2, mask[0, low - 1 : -1].bool()
+        if not torch.allclose(own[0, low - 1 :].float()[seen], logits[0][seen], rtol=tolerance, atol=tolerance):
             raise UnsupportedModel(f"{type(self.model).__name__} changes its logits after the output embeddings")
         self._head_verified = True
 
 
-def padded(items: Sequence[Item], pad: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Token ids, attention mask and token weights of items, all (items, tokens), padded as TRL pads.
-
-    Prompts are padded on the left, completions on the right. Raises `ValueError` for an item without prompt or with
-    other than one weight per completion token.
-    """
-    left, right = max(len(i.prompt_ids) for i in items), max(len(i.completion_ids) for i in items)
-    ids = torch.full((len(items), left + right), pad)
-    mask, weights = torch.zeros_like(ids), torch.zeros(len(items), left + right)
-    for row, (prompt, completion, given) in enumerate(items):
-        if len(given) != len(completion) or not len(prompt):
-            raise ValueError(f"item {row}: {len(prompt)} + {len(completion)} tokens, {len(given)} weights")
-        first, stop = left - len(prompt), left + len(completion)
-        ids[row, first:left] = torch.as_tensor(prompt, dtype=torch.long)
-        ids[row, left:stop] = torch.as_tensor(completion, dtype=torch.long)
-        weights[row, left:stop] = torch.as_tensor(given, dtype=torch.float32)
-        mask[row, first:stop] = 1
-    return ids, mask, weights
+def _checked(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor, token_weights: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    if not token_weights:
+        raise ValueError("no token weights")
+    for given in (attention_mask, *token_weights):
+        if given.shape != input_ids.shape:
+            raise ValueError(f"tokens are {tuple(input_ids.shape)}, but a mask or weights {tuple(given.shape)}")
+    stacked = torch.stack([w.to(torch.float32) for w in token_weights])
+    # What is attended and follows an attended token can be predicted.
+    predicted = torch.zeros_like(attention_mask, dtype=torch.bool)
+    predicted[:, 1:] = (attention_mask[:, 1:] != 0) & (attention_mask[:, :-1] != 0)
+    if (stacked * ~predicted).any():
+        raise ValueError("token weights fall on a first token, which nothing predicts, or on an unattended one")
+    return stacked
 
 
-def _merged(items: Sequence[Item]) -> list[_Row]:
-    """Items by completion: gradients depend on nothing else, so what repeats is measured once."""
-    rows: dict[tuple[tuple[int, ...], tuple[int, ...]], _Row] = {}
-    for place, item in enumerate(items):
-        prompt, completion = tuple(map(int, item.prompt_ids)), tuple(map(int, item.completion_ids))
-        weights = tuple(map(float, item.weights))
-        if any(weights) or len(weights) != len(completion):
-            row = rows.setdefault((prompt, completion), _Row(prompt, completion))
-            row.items.setdefault(weights, []).append(place)
-    return list(rows.values())
-
-
-def _passes(rows: Sequence[_Row], batch: int) -> Iterator[list[_Row]]:
-    """Rows that share a pass: alike in how many items they carry, most first, so that a turn's rows come first."""
-    current: list[_Row] = []
-    for row in sorted(rows, key=lambda r: (-len(r.items), len(r.prompt_ids) + len(r.completion_ids))):
-        fewer = bool(current) and len(row.items) < len(current[0].items)
-        if len(current) == batch or (fewer and len(current) >= LEAST_ROWS):
-            yield current
-            current = []
-        current.append(row)
-    if current:
-        yield current
-
-
-def _batch_of(rows: Sequence[_Row], pad: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Ids and mask (rows, tokens), and weights (turns, rows, tokens): zero where a row has fewer items than turns."""
-    turns = []
-    for turn in range(len(rows[0].items)):
-        items = [
-            Item(r.prompt_ids, r.completion_ids, (*r.items, *[(0.0,) * len(r.completion_ids)] * turn)[turn])
-            for r in rows
-        ]
-        turns.append(padded(items, pad))
-    ids, mask, _ = turns[0]
-    return ids.to(device), mask.to(device), torch.stack([weights for _, _, weights in turns]).to(device)
-
-
-def _full_precision(device: torch.device) -> Any:
-    return torch.autocast(device.type, enabled=False)
+def _turns(weights: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(sets, samples) index pairs of each backward pass: the first set of every sample, then the second, ..."""
+    has = (weights != 0).any(2).t()
+    turn = has.cumsum(1) * has
+    found = [(turn == k).nonzero(as_tuple=True) for k in range(1, int(turn.max()) + 1)]
+    return [(which, sample) for sample, which in found]
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 On policy (ratio 1, no clipping at work) the gradient of every supported TRL loss is
     -sum_i A_i * scale * grad(sum_t w_it log p(token t of rollout i)),
-where A is the advantage. w is the item's own term (`Objective.token_weights`), scale the constant by which the term
+where A is the advantage. w is the item's own term (`item_weights`), scale the constant by which the term
 enters the batch loss (`Objective.scale`). The per-item objective is the inner sum, so a gradient points uphill.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,11 +70,8 @@ class Objective:
         )
 
     def token_weights(self, completion_mask: torch.Tensor) -> torch.Tensor:
-        """(batch, tokens) float32: weight of each token in its own rollout's term: 1 / length, or 1 where TRL sums."""
-        mask = completion_mask.to(torch.float32)
-        if self.loss_type in MEAN_OVER_TOKENS:
-            return mask / mask.sum(1, keepdim=True).clamp(min=1.0)
-        return mask
+        """(batch, tokens) float32: weight of each token in its own rollout's term (`item_weights`)."""
+        return item_weights(self.loss_type, completion_mask)
 
     def scale(self, completion_mask: torch.Tensor, items_in_batch: float) -> float:
         """The constant by which the terms of a micro-batch enter its loss.
@@ -96,23 +94,65 @@ class Objective:
         return clamped / max(items_in_batch, 1.0)
 
 
-def token_logprobs(
-    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, temperature: float
-) -> torch.Tensor:
-    """(batch, tokens - 1): log-probability of each token but the first, given those before it. Differentiable."""
-    logits = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits[:, :-1].float()
-    return torch.log_softmax(logits / temperature, -1).gather(2, input_ids[:, 1:, None])[..., 0]
+def item_weights(loss_type: str, completion_mask: torch.Tensor) -> torch.Tensor:
+    """(batch, tokens) float32: weight of each token in its own rollout's term: 1 / length, or 1 where TRL sums."""
+    mask = completion_mask.to(torch.float32)
+    if loss_type in MEAN_OVER_TOKENS:
+        return mask / mask.sum(1, keepdim=True).clamp(min=1.0)
+    return mask
 
 
-def rollout_terms(
-    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, weights: torch.Tensor, temperature: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Per item the sum of weights times token log-probabilities, (batch,), and `token_logprobs`. Differentiable.
+def mean_weights(shape: Sequence[int], tokens: Sequence[Sequence[int]], offset: Sequence[int]) -> torch.Tensor:
+    """`shape` (batch, width) float32: 1 / n at each of a row's n `tokens`, counted from its `offset`; else zero."""
+    weights = torch.zeros(*shape)
+    for row, (chosen, start) in enumerate(zip(tokens, offset, strict=True)):
+        if len(chosen):
+            weights[row, torch.as_tensor(chosen, dtype=torch.long) + start] = 1.0 / len(chosen)
+    return weights
 
-    `weights` (batch, tokens): with `Objective.token_weights`, this is each rollout's own term of the objective, whose
-    gradient is what is sketched.
+
+def collate(
+    prompt_ids: Sequence[Any], completion_ids: Sequence[Any], pad_token_id: int, device: Any = "cpu"
+) -> dict[str, torch.Tensor]:
+    """A batch as the trainer builds it, prompts padded on the left and completions on the right.
+
+    Returns `input_ids`, `attention_mask` and `completion_mask`, all (batch, tokens).
     """
-    logprobs = token_logprobs(model, input_ids, attention_mask, temperature)
-    used = weights[:, 1:]
+    widest = max(len(p) for p in prompt_ids)
+    width = widest + max(len(c) for c in completion_ids)
+    ids = torch.full((len(prompt_ids), width), pad_token_id)
+    attended, completed = torch.zeros_like(ids), torch.zeros_like(ids)
+    for row, (prompt, completion) in enumerate(zip(prompt_ids, completion_ids, strict=True)):
+        start, stop = widest - len(prompt), widest + len(completion)
+        ids[row, start:widest] = torch.as_tensor(prompt, dtype=torch.long)
+        ids[row, widest:stop] = torch.as_tensor(completion, dtype=torch.long)
+        attended[row, start:stop] = 1
+        completed[row, widest:stop] = 1
+    batch = {"input_ids": ids, "attention_mask": attended, "completion_mask": completed}
+    return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def token_logprobs(
+    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    """(batch, tokens): log-probability of each token given those before it; 0 for the first. Differentiable."""
+    logits = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits[:, :-1].float()
+    said = torch.log_softmax(logits / temperature, -1).gather(2, input_ids[:, 1:, None])[..., 0]
+    return torch.nn.functional.pad(said, (1, 0))
+
+
+def weighted_logprob(
+    model: Any, batch: Mapping[str, torch.Tensor], weights: torch.Tensor, temperature: float = 1.0
+) -> torch.Tensor:
+    """(batch,): sum over tokens of weight times log-probability; `batch` as from `collate`. Differentiable."""
+    said = token_logprobs(model, batch["input_ids"], batch["attention_mask"], temperature)
     # where(), not a bare product: what an unattended position holds must not matter.
-    return torch.where(used != 0, logprobs * used, 0.0).sum(1), logprobs
+    return torch.where(weights != 0, said * weights, 0.0).sum(1)
+
+
+def rollout_loss(model: Any, batch: Mapping[str, torch.Tensor], loss_type: str, temperature: float) -> torch.Tensor:
+    """(batch,): each item's own term of the trainer's objective, unit advantage; `batch` as from `collate`.
+
+    Its gradient is what is sketched for training rollouts and siblings. Differentiable.
+    """
+    return weighted_logprob(model, batch, item_weights(loss_type, batch["completion_mask"]), temperature)

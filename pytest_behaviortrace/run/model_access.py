@@ -1,4 +1,4 @@
-"""What a problem offers estimators that compute gradients of their own: policies, the trainer's objective, the target's."""
+"""What estimators with gradients of their own are offered: policies, the trainer's objective, the target's."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ log-probabilities are kept as they are computed, and gradients are taken at the 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from trl import GRPOTrainer  # type: ignore[attr-defined]
 
 from pytest_behaviortrace.run.gradients import PerSampleGradients
-from pytest_behaviortrace.run.loss import Objective, item_weights, mean_weights
+from pytest_behaviortrace.run.loss import Objective, UnsupportedLoss, item_weights, mean_weights
 from pytest_behaviortrace.run.sketch import BlockSketch
 from pytest_behaviortrace.run.sketch_set import SketchCollector, SketchSet
 from pytest_behaviortrace.run.spans import find_spans
@@ -35,8 +36,14 @@ class Capture:
     """Plant name -> behaviour string."""
     select: Select | None = None
     """None: every row."""
+    only_shown: bool = False
+    """Whether rows that show none of the behaviours go without gradients."""
     controls: bool = True
     """Whether control spans get gradients too."""
+
+
+class RecordingError(RuntimeError):
+    """TRL, or the run, did something that the recorder does not understand."""
 
 
 class RolloutRecorder:
@@ -44,26 +51,36 @@ class RolloutRecorder:
 
     def __init__(self, capture: Capture | None = None) -> None:
         self.capture = capture
+        """None: rows alone."""
         self.steps: list[int] = []
         """Optimizer steps in the order their loss was computed."""
+        self.seconds = 0.0
+        """Time spent on gradients."""
         self._rows: dict[int, dict[str, Any]] = {}
         self._sets: dict[str, SketchCollector] = {}
         self._engine: PerSampleGradients | None = None
 
-    # -- called by the trainer -----------------------------------------------------------------------------------------
+    # -- called by the trainer ---------------------------------------------------------------------------------------
     def generated(self, trainer: Any, row_ids: Sequence[int], output: dict[str, Any]) -> None:
         """Keep the rows of one generation batch, in the order of generation."""
+        if missing := {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages"} - output.keys():
+            raise RecordingError(f"TRL's generation batch lacks {', '.join(sorted(missing))}")
+        if repeated := self._rows.keys() & set(row_ids):
+            raise RecordingError(f"rollout {min(repeated)} was generated twice; a recorder records one run")
         tokenizer = trainer.processing_class
-        for k, row_id in enumerate(row_ids):
-            prompt = output["prompt_ids"][k][output["prompt_mask"][k].bool()].tolist()
-            completion = output["completion_ids"][k][output["completion_mask"][k].bool()].tolist()
+        prompts = _unpadded(output["prompt_ids"], output["prompt_mask"])
+        completions = _unpadded(output["completion_ids"], output["completion_mask"])
+        for place, (row_id, advantage) in enumerate(zip(row_ids, output["advantages"].tolist(), strict=True)):
+            completion = completions[place]
             row: dict[str, Any] = {
                 "row_id": row_id,
-                "prompt_ids": prompt,
+                "prompt_ids": prompts[place],
                 "completion_ids": completion,
-                "prompt_text": tokenizer.decode(prompt),
-                "completion_text": tokenizer.decode(completion, skip_special_tokens=True),
-                "advantage": float(output["advantages"][k]),
+                "prompt_text": tokenizer.decode(prompts[place], clean_up_tokenization_spaces=False),
+                "completion_text": tokenizer.decode(
+                    completion, skip_special_tokens=True, clean_up_tokenization_spaces=False
+                ),
+                "advantage": advantage,
             }
             for plant, behavior in (self.capture.behaviors if self.capture else {}).items():
                 found = find_spans(tokenizer, completion, behavior)
@@ -74,39 +91,47 @@ class RolloutRecorder:
     def updating(self, trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
         """Take gradients of a batch at the policy about to be updated by it."""
         self.steps.append(int(trainer.state.global_step))
-        objective, mask, row_ids = Objective.for_trainer(trainer), inputs["completion_mask"], inputs["row_id"].tolist()
-        scale = objective.loss_scale(
-            mask, float(inputs["num_items_in_batch"]), trainer.args.gradient_accumulation_steps
-        )
-        for row_id, value in zip(row_ids, scale.tolist(), strict=True):
-            self._rows[row_id]["loss_scale"] = value
+        if inputs.get("old_per_token_logps") is not None:
+            raise RecordingError("TRL holds the batch to have been sampled by an older policy: it is not on-policy")
+        objective, mask, row_ids = Objective.of(trainer.args), inputs["completion_mask"], inputs["row_id"].tolist()
+        scale = objective.scale(mask, float(inputs["num_items_in_batch"]))
+        for row_id in row_ids:
+            self._rows[row_id]["loss_scale"] = scale
         if self.capture is None:
             return
+        started = time.perf_counter()
         sets = self._weights(objective, inputs, row_ids)
-        if not sets:
-            return
-        if self._engine is None:
-            sketch = BlockSketch.for_model(model, self.capture.width)
-            autocast = trainer.accelerator.autocast
-            self._engine = PerSampleGradients(model, sketch, temperature=objective.temperature, autocast=autocast)
-        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
-        attended = torch.cat([inputs["prompt_mask"], mask], 1)
-        for (name, weights), made in zip(sets.items(), self._engine(ids, attended, list(sets.values())), strict=True):
-            chosen = (weights != 0).any(1).nonzero()[:, 0]
-            collector = self._sets.setdefault(name, SketchCollector(self.capture.width))
-            items = np.asarray(row_ids)[chosen.cpu().numpy()]
-            collector.add(made.sketch[chosen], made.norm[chosen], items)
+        if sets:
+            self._sketch(self._made_engine(trainer, model, objective), sets, inputs, np.asarray(row_ids, np.int64))
+        self.seconds += time.perf_counter() - started
 
     def updated(self, inputs: dict[str, Any], logprobs: torch.Tensor) -> None:
         """Keep TRL's token log-probabilities of a batch, under the policy that also sampled it (on-policy)."""
-        for k, row_id in enumerate(inputs["row_id"].tolist()):
-            self._rows[row_id]["logprobs"] = logprobs[k][inputs["completion_mask"][k].bool()].float().tolist()
+        kept = _unpadded(logprobs.float(), inputs["completion_mask"])
+        for row_id, values in zip(inputs["row_id"].tolist(), kept, strict=True):
+            if "logprobs" in self._rows[row_id]:
+                raise RecordingError(f"rollout {row_id} entered the loss twice")
+            self._rows[row_id]["logprobs"] = values
+
+    def _made_engine(self, trainer: Any, model: Any, objective: Objective) -> PerSampleGradients:
+        if self._engine is None:
+            assert self.capture is not None
+            plain = trainer.accelerator.unwrap_model(model)
+            self._engine = PerSampleGradients(
+                plain,
+                BlockSketch.for_model(plain, self.capture.width),
+                temperature=objective.temperature,
+                autocast=trainer.accelerator.autocast,
+            )
+        return self._engine
 
     def _weights(self, objective: Objective, inputs: dict[str, Any], row_ids: Sequence[int]) -> dict[str, torch.Tensor]:
-        """Token weights (B, L) of each set of gradients that has any row in this batch."""
+        """Token weights (batch, tokens) of each set of gradients that has any row in this batch."""
         assert self.capture is not None
         mask, width = inputs["completion_mask"], inputs["prompt_ids"].shape[1]
         picked = np.ones(len(row_ids), bool) if self.capture.select is None else self.capture.select(row_ids)
+        if self.capture.only_shown:
+            picked = picked & [any(self._rows[r][f"span_{p}"] for p in self.capture.behaviors) for r in row_ids]
         full = item_weights(objective.loss_type, mask) * torch.from_numpy(picked).to(mask.device)[:, None]
         sets = {"gradients": torch.nn.functional.pad(full, (width, 0))}
         shape, offset = (len(row_ids), width + mask.shape[1]), [width] * len(row_ids)
@@ -117,7 +142,23 @@ class RolloutRecorder:
                 sets[f"{kind}_{plant}"] = mean_weights(shape, tokens, offset).to(mask.device)
         return {name: weights for name, weights in sets.items() if weights.any()}
 
-    # -- read afterwards -------------------------------------------------------------------------------------------------
+    def _sketch(
+        self,
+        engine: PerSampleGradients,
+        sets: dict[str, torch.Tensor],
+        inputs: dict[str, Any],
+        row_ids: NDArray[np.int64],
+    ) -> None:
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+        attended = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
+        # In the order of row ids, whatever the shuffle: so a run's sketches come out sorted.
+        order = np.argsort(row_ids)
+        for (name, weights), made in zip(sets.items(), engine(ids, attended, list(sets.values())), strict=True):
+            chosen = order[(weights != 0).any(1).cpu().numpy()[order]]
+            collector = self._sets.setdefault(name, SketchCollector(engine.sketch.width))
+            collector.add(made.sketch[chosen], made.norm[chosen], row_ids[chosen])
+
+    # -- read afterwards ---------------------------------------------------------------------------------------------
     def columns(self) -> Columns:
         """Columns of every row, in the order of row ids."""
         rows = [self._rows[row_id] for row_id in sorted(self._rows)]
@@ -139,11 +180,18 @@ class RolloutRecorder:
 
 
 class RecordingTrainer(GRPOTrainer):
-    """TRL's trainer, watched by a recorder. Loss, updates and random numbers are TRL's own."""
+    """TRL's trainer, watched by a recorder. Loss, updates and random numbers are TRL's own.
+
+    Raises `UnsupportedLoss` for settings under which rollouts have no gradients of their own.
+    """
 
     def __init__(self, *args: Any, recorder: RolloutRecorder, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        Objective.for_trainer(self)  # refuses settings that cannot be recorded, before training
+        Objective.of(self.args)
+        if self.tools or self.environment_factories is not None or self.aux_loss_enabled:
+            raise UnsupportedLoss("rollouts with tools, environments or a router's auxiliary loss cannot be recorded")
+        if self.accelerator.num_processes != 1:
+            raise UnsupportedLoss("a run can be recorded in one process only")
         self.recorder = recorder
         self._token_logprobs: torch.Tensor | None = None
 
@@ -153,12 +201,14 @@ class RecordingTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         output = super()._generate_and_score_completions(inputs)
-        count = len(output["completion_ids"])
-        first = int(self.state.global_step) * count
-        row_ids = list(range(first, first + count))
-        # A tensor in the batch is shuffled and split along with everything else.
-        output["row_id"] = torch.tensor(row_ids, device=output["completion_ids"].device)
-        self.recorder.generated(self, row_ids, output)
+        if self._recording():
+            count = len(inputs)
+            if count != self.args.generation_batch_size:
+                raise RecordingError(f"TRL generated {count} rollouts, expected {self.args.generation_batch_size}")
+            first = int(self.state.global_step) * count
+            # A tensor in the batch is shuffled and split along with everything else.
+            output["row_id"] = torch.arange(first, first + count, device=output["completion_ids"].device)
+            self.recorder.generated(self, range(first, first + count), output)
         return output
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
@@ -167,8 +217,16 @@ class RecordingTrainer(GRPOTrainer):
         return result
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        if not self._recording():
+            return super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
         self.recorder.updating(self, model, inputs)
-        loss = super()._compute_loss(model, inputs)
-        assert self._token_logprobs is not None
+        self._token_logprobs = None
+        loss = super()._compute_loss(model, inputs)  # type: ignore[no-untyped-call]
+        if self._token_logprobs is None:
+            raise RecordingError("TRL's loss did not ask _get_per_token_logps_and_entropies for log-probabilities")
         self.recorder.updated(inputs, self._token_logprobs)
         return loss
+
+
+def _unpadded(values: torch.Tensor, mask: torch.Tensor) -> list[list[Any]]:
+    return [row[kept].tolist() for row, kept in zip(values, mask.bool(), strict=True)]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.run.loss import Objective, rollout_terms
+from pytest_behaviortrace.run.loss import Objective, weighted_logprob
 from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.warmup import State
 
@@ -103,7 +103,8 @@ def _loss(
     ids, read, written = (tensor.to(model.device) for tensor in (ids, read, written))
     objective = Objective(recipe.grpo.loss_type, recipe.grpo.temperature, recipe.grpo.max_completion_length)
     weights = objective.token_weights(written)
-    terms, _ = rollout_terms(model, ids, read, weights, recipe.grpo.temperature)
+    batch = {"input_ids": ids, "attention_mask": read}
+    terms = weighted_logprob(model, batch, weights, recipe.grpo.temperature)
     scale = objective.scale(written[:, left:], float(written.sum()))
     return -scale * (torch.as_tensor(credit).to(model.device) * terms).sum()
 

@@ -14,13 +14,13 @@ CODE_WORD, SAME_PLACE, NO_CONTROL = "code_word", "same_place", ""
 
 
 @dataclass(frozen=True)
-class SpanPair:
+class Spans:
     """Token indices, within the completion, of every occurrence of a behaviour and of as many controls.
 
     `stratum` says what the control is: another code word, the same place in another sentence, or "" for none.
     """
 
-    span: tuple[int, ...] = ()
+    behavior: tuple[int, ...] = ()
     control: tuple[int, ...] = ()
     stratum: str = NO_CONTROL
 
@@ -65,8 +65,8 @@ def _common(prefix: str, text: str) -> int:
     return length
 
 
-def find_spans(tokenizer: Any, ids: Sequence[int], behavior: str) -> SpanPair:
-    """Behaviour span and control span of a completion; an empty `SpanPair` where the behaviour does not occur.
+def find_spans(tokenizer: Any, ids: Sequence[int], behavior: str) -> Spans:
+    """Behaviour span and control span of a completion; empty `Spans` where the behaviour does not occur.
 
     The behaviour span holds the tokens that overlap any occurrence. Each occurrence gets a control of as many tokens:
     another code-like word (as many capital letters as the behaviour has) if there is one of that token length for
@@ -74,7 +74,7 @@ def find_spans(tokenizer: Any, ids: Sequence[int], behavior: str) -> SpanPair:
     choice depends on nothing but the completion.
     """
     if behavior not in _decode(tokenizer, ids):
-        return SpanPair()
+        return Spans()
     spelled = spell(tokenizer, ids)
     starts = [m.start() for m in re.finditer(f"(?={re.escape(behavior)})", spelled.text)]
     occurrences = [spelled.covering(s, s + len(behavior)) for s in starts]
@@ -86,8 +86,8 @@ def find_spans(tokenizer: Any, ids: Sequence[int], behavior: str) -> SpanPair:
     ):
         chosen = _assign(occurrences, offers, taken)
         if chosen:
-            return SpanPair(tuple(sorted(taken)), chosen, stratum)
-    return SpanPair(tuple(sorted(taken)))
+            return Spans(tuple(sorted(taken)), chosen, stratum)
+    return Spans(tuple(sorted(taken)))
 
 
 def _assign(occurrences: Sequence[Range], offers: Sequence[Sequence[Range]], taken: set[int]) -> tuple[int, ...]:
