@@ -14,7 +14,7 @@ from pytest_behaviortrace.estimator import Needs, needs_of
 from pytest_behaviortrace.gates import Replicated
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.statistics import ClusterBootstrap, Pairs
-from pytest_behaviortrace.verdict import Decision, Floor, Gate, NotApplicable, decide
+from pytest_behaviortrace.verdict import Decision, Gate, NotApplicable, Verdict, decide
 
 CHANCE = 0.5
 LEAST_SHARE = 0.01
@@ -39,8 +39,10 @@ def test_coverage(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
 
 def verdict_of(gates: list[Gate]) -> Decision:
     """The decision over all blocks; its numbers are those of the worst one, which the reason names."""
+    if not gates:
+        return Decision(Verdict.INCONCLUSIVE, "the target is zero: no parameter block carries the behaviour", n=0)
     worst = sorted(gates, key=lambda gate: gate.interval.low)
-    return decide(worst, [Floor("blocks with weight", len(gates), 1)], chance=worst[0].bar, n=len(gates))
+    return decide(worst, chance=worst[0].bar, n=len(gates))
 
 
 def canary_gates(case: Case, seed: int) -> list[Gate]:

@@ -2,9 +2,10 @@
 
 Within-group AUC of siblings that show the behaviour over those that do not, after fluency is taken out inside groups
 with the basis (f, f^2, f^3, rank f), and again over pairs matched in fluency: steep functions of fluency survive any
-fixed basis, but not matching. At a saturated policy "shows the behaviour" is nearly "is fluent" (P5). The paper's linear version is reported only: on its
-published rows the worthless score rank(fluency) still gets .61 there. The problem carries nothing that spells the
-behaviour (it is the label), so estimators that read text, spans or the model are n/a.
+fixed basis, but not matching. At a saturated policy "shows the behaviour" is nearly "is fluent" (P5). The paper's
+linear version is reported only: on its published rows the worthless score rank(fluency) still gets .61 there. The
+problem carries nothing that spells the behaviour (it is the label), so estimators that read text, spans or the model
+are n/a.
 """
 
 import numpy as np

@@ -48,7 +48,7 @@ def controls(case: Case, seed: int) -> dict[str, Replicated]:
 
     def make() -> dict[str, Replicated]:
         rollouts = case.evidence.rollouts(seed)
-        found = {}
+        found: dict[str, Replicated] = {}
         for name in CONTROLS:
             values = case.control(name, rollouts.key, rollouts.problem)
             found |= {name: excess(case, rollouts, values), f"-{name}": excess(case, rollouts, -values)}

@@ -1,9 +1,11 @@
 """Claim: the score sits on the trigger tokens.
 
-Of two spans of equal token length in the same completion, the one that spells the behaviour scores higher. The control
-span is another code word where there is one, else the same place in another sentence. Targets come from other draws
-(with one draw, from the other half of the probes). The paper's token-level bars (mean cosine with the in-context target
-above 0.05, with the constructed target below) are reported beside: pitfall P4, a target built in the wrong context.
+Of two spans of equal token length in the same completion, the one that spells the behaviour scores higher: than another
+code word (else the same place in another sentence), beyond what gradient size explains; and than the stretch of nearest
+fluency, beyond what size and fluency explain. At a saturated policy every other code word is less fluent than the
+behaviour, so fluency is put on trial where it can lose (P5). Targets come from other draws (with one draw, from the
+other half of the probes). The paper's token-level bars (mean cosine with the in-context target above 0.05, with the
+constructed one below) are reported: P4, a target built in the wrong context.
 """
 
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.estimator import Needs
-from pytest_behaviortrace.evidence import Spans
+from pytest_behaviortrace.evidence import CONTROL, MATCHED, Spans
 from pytest_behaviortrace.gates import Replicated, both_ways, contest
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.statistics import ClusterBootstrap, Pairs
@@ -27,41 +29,52 @@ PAPER_BAR = 0.05
 def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_draw: int) -> None:
     bt_case.require(Needs(gradients=True, spans=True), "spans")
     spans = bt_case.evidence.spans(bt_seed, bt_draw)
-    scores = bt_case.fold_scores(spans.key, spans.problems, 2 * len(spans.probe))
-    gates = contest(
-        "AUC of trigger over control span", paired(bt_case, spans, scores), CHANCE, controls(bt_case, spans)
-    )
-    floors = [Floor("completions with both spans", len(spans.probe), LEAST_SPANS)]
-    strata = [
-        f"{name} {statistics.auc(scores, pairs_of(spans).where(mask)):.3f} (n={int(mask.sum())})"
-        for name, mask in (("code word", spans.code_word), ("same place", ~spans.code_word))
-        if mask.any()
-    ]
+    scores = bt_case.fold_scores(spans.key, spans.problems, len(spans.kind))
+    gates, floors = [], []
+    for kind, name, named in (
+        (MATCHED, "AUC of trigger over fluency-matched span", ("norm-only", "fluency")),
+        (CONTROL, "AUC of trigger over control span", ("norm-only",)),
+    ):
+        gates += contest(name, paired(bt_case, spans, scores, kind), CHANCE, controls(bt_case, spans, kind, named))
+        floors.append(Floor(f"completions for {name}", len(pairs_of(spans, kind)), LEAST_SPANS))
+    decision = decide(gates, floors, chance=CHANCE, n=len(pairs_of(spans, MATCHED)))
     cosines = f"target cosine in-context {spans.cosine_in_context:+.3f}, constructed {spans.cosine_constructed:+.3f}"
-    decision = decide(gates, floors, chance=CHANCE, n=len(spans.probe))
-    bt_case.conclude(decision, remark="; ".join([*strata, f"{cosines} (bar {PAPER_BAR})"]))
+    bt_case.conclude(decision, remark="; ".join([*strata(spans, scores), f"{cosines} (bar {PAPER_BAR})"]))
 
 
-def controls(case: Case, spans: Spans) -> dict[str, Replicated]:
+def controls(case: Case, spans: Spans, kind: int, named: tuple[str, ...]) -> dict[str, Replicated]:
     """Gradient size and fluency of the same spans, each also flipped."""
 
     def make() -> dict[str, Replicated]:
-        norm = paired(case, spans, spans.norm.astype(np.float64))
-        return both_ways("norm-only", norm) | both_ways("fluency", paired(case, spans, spans.logprob))
+        values = {"norm-only": spans.norm.astype(np.float64), "fluency": spans.logprob}
+        found: dict[str, Replicated] = {}
+        for name in named:
+            found |= both_ways(name, paired(case, spans, values[name], kind))
+        return found
 
-    return case.grader.memo(("span controls", spans.key), make)
-
-
-def pairs_of(spans: Spans) -> Pairs:
-    """Item 2c, the trigger span of completion c, against item 2c + 1, its control span."""
-    trigger = 2 * np.arange(len(spans.probe))
-    return Pairs(trigger, trigger + 1)
+    return case.grader.memo(("span controls", kind, spans.key), make)
 
 
-def paired(case: Case, spans: Spans, scores: NDArray[np.float64]) -> Replicated:
+def pairs_of(spans: Spans, kind: int) -> Pairs:
+    """The trigger span against the span of `kind`, per completion."""
+    return Pairs(*spans.pairs(kind))
+
+
+def paired(case: Case, spans: Spans, scores: NDArray[np.float64], kind: int) -> Replicated:
     """Paired AUC of any score of the spans; clusters are probes."""
-    pairs = pairs_of(spans)
+    pairs = pairs_of(spans, kind)
     if not len(pairs):
         return Replicated(CHANCE, np.full(statistics.RESAMPLES, np.nan))
-    bootstrap = case.grader.memo(("span bootstrap", spans.key), lambda: ClusterBootstrap(np.repeat(spans.probe, 2)))
+    bootstrap = case.grader.memo(("span bootstrap", spans.key), lambda: ClusterBootstrap(spans.probe))
     return Replicated(statistics.auc(scores, pairs), statistics.auc_replicates(scores, pairs, bootstrap))
+
+
+def strata(spans: Spans, scores: NDArray[np.float64]) -> list[str]:
+    """AUC over control spans that are code words, and over those at the same place of another sentence."""
+    pairs = pairs_of(spans, CONTROL)
+    is_code = spans.code_word[pairs.negative]
+    return [
+        f"{name} {statistics.auc(scores, pairs.where(mask)):.3f} (n={int(mask.sum())})"
+        for name, mask in (("code word", is_code), ("same place", ~is_code))
+        if mask.any()
+    ]

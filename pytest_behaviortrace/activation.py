@@ -55,7 +55,8 @@ def activate(config: pytest.Config) -> GradingSession:
         except RegistryError as error:
             raise pytest.UsageError(str(error)) from None
     grading = GradingSession(chosen, checklist.declared(), estimators)
-    collection.claim_arguments(config, grading, typed=bool(options.typed(config, "--bt-estimator")))
+    typed = any(flag.startswith("--bt-estimator=") for flag in options.typed(config))
+    collection.claim_arguments(config, grading, typed=typed)
     config.stash[collection.GRADING] = grading
     trains = not config.getoption("collectonly") and not hasattr(config, "workerinput")
     if trains and absent_units(chosen) and (problem := settings.unwritable(chosen.cache_dir)):

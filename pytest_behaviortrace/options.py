@@ -46,11 +46,11 @@ def asked(config: pytest.Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(name).strip() for name in names))
 
 
-def typed(config: pytest.Config, flag: str = "--bt-") -> list[str]:
-    """Arguments of the command line itself (not of addopts) that start with a flag, joined with their values."""
+def typed(config: pytest.Config) -> list[str]:
+    """The --bt-* flags of the command line itself (not of addopts), each as `--flag=value`."""
     found, args = [], [str(a) for a in config.invocation_params.args]
     for i, arg in enumerate(args):
-        if not arg.startswith(flag):
+        if not arg.startswith("--bt-"):
             continue
         joined = "=" in arg or arg == "--bt-list" or i + 1 == len(args)
         found.append(arg if joined else f"{arg}={args[i + 1]}")

@@ -90,7 +90,7 @@ def _digest(problem: AttributionProblem) -> dict[str, int]:
     """A checksum of every array the estimator could have reached (already made ones only; the rest is made fresh)."""
     arrays: dict[str, Any] = {n: getattr(problem, n) for n in ("step", "group", "advantage", "reward", "logprob")}
     arrays |= {n: v for n, v in problem.lazy.items() if isinstance(v, np.ndarray)}
-    return {n: zlib.crc32(np.ascontiguousarray(v).view(np.uint8).reshape(-1)) for n, v in arrays.items()}
+    return {n: zlib.crc32(np.ascontiguousarray(v).tobytes()) for n, v in arrays.items()}
 
 
 class _TooSlow(BaseException):

@@ -1,5 +1,6 @@
 """What a broken estimator gets: an error that names it, never a verdict."""
 
+import contextlib
 import time
 
 import numpy as np
@@ -53,14 +54,12 @@ def test_read_only_arrays_cannot_be_reopened() -> None:
 
 def test_a_slow_estimator_is_stopped() -> None:
     def slow(problem):
-        try:
+        with contextlib.suppress(Exception):
             time.sleep(30)
-        except Exception:  # noqa: BLE001 - the deadline must not be swallowed by this
-            pass
         return flat(problem)
 
     start = time.monotonic()
-    with pytest.raises(EstimatorError, match="took longer than 0.2 s"):
+    with pytest.raises(EstimatorError, match=r"took longer than 0\.2 s"):
         score("slow", slow, a_problem(), timeout=0.2)
     assert time.monotonic() - start < 10
 

@@ -5,10 +5,31 @@ from __future__ import annotations
 import functools
 
 from pytest_behaviortrace.evidence import canaries, siblings, training
-from pytest_behaviortrace.evidence.records import BlockProblem, Canaries, NullWindow, Rollouts, Siblings, Spans
+from pytest_behaviortrace.evidence.records import (
+    CONTROL,
+    MATCHED,
+    TRIGGER,
+    BlockProblem,
+    Canaries,
+    NullWindow,
+    Rollouts,
+    Siblings,
+    Spans,
+)
 from pytest_behaviortrace.evidence.source import Source
 
-__all__ = ["BlockProblem", "Canaries", "EvidenceStore", "NullWindow", "Rollouts", "Siblings", "Spans"]
+__all__ = [
+    "CONTROL",
+    "MATCHED",
+    "TRIGGER",
+    "BlockProblem",
+    "Canaries",
+    "EvidenceStore",
+    "NullWindow",
+    "Rollouts",
+    "Siblings",
+    "Spans",
+]
 
 
 class EvidenceStore(Source):

@@ -49,19 +49,37 @@ class Siblings:
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """Trigger spans and control spans of the same completions, two items per completion."""
+    """Trigger spans and spans of the same length in the same completions, scored as one problem.
+
+    A completion has up to three: the behaviour's tokens (`TRIGGER`); another code word, else the same place in another
+    sentence (`CONTROL`); the stretch nearest in fluency (`MATCHED`).
+    """
 
     key: tuple[Any, ...]
     problems: tuple[tuple[AttributionProblem, IntArray], ...]
-    """As in `Siblings`; item 2c is the trigger span of completion c, item 2c + 1 its control span."""
+    """As in `Siblings`."""
+    completion: IntArray
+    """(items,): sibling index."""
+    kind: IntArray
+    """(items,): `TRIGGER`, `CONTROL` or `MATCHED`."""
     probe: IntArray
-    """(completions,)"""
+    """(items,)"""
     code_word: BoolArray
-    """(completions,): the control is another code word; else the same place in another sentence."""
+    """(items,): a control that is another code word."""
     logprob: NDArray[np.float64]
     norm: F32
     cosine_in_context: float
     cosine_constructed: float
+
+    def pairs(self, kind: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Item indices of trigger spans, and of the spans of `kind` in the same completions."""
+        trigger = {int(self.completion[i]): int(i) for i in np.flatnonzero(self.kind == TRIGGER)}
+        other = np.flatnonzero(self.kind == kind).astype(np.int64)
+        return np.array([trigger[int(self.completion[i])] for i in other], np.int64), other
+
+
+TRIGGER, CONTROL, MATCHED = 0, 1, 2
+"""Kinds of span."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pytest_behaviortrace.estimator import Needs
-from pytest_behaviortrace.evidence.records import F32, Siblings, Spans
+from pytest_behaviortrace.evidence.records import CONTROL, F32, MATCHED, TRIGGER, Siblings, Spans
 from pytest_behaviortrace.evidence.source import ORDER_STREAM, SCORE_STREAM, Source, lengths, mean_logprob
 from pytest_behaviortrace.problem import AttributionProblem, IntArray, Kind
 
@@ -39,22 +39,27 @@ def siblings(source: Source, seed: int, draw: int) -> Siblings:
 
 
 def spans(source: Source, seed: int, draw: int) -> Spans:
-    """Trigger and control spans of the siblings that have both; item 2c is the trigger span of completion c."""
+    """The spans of the siblings that show the behaviour: trigger, control and fluency-matched."""
     plant = source.plant.name
     table, unit = source.draw_table(seed, draw, plant), source.store.draw(seed, draw)
-    trigger, control = unit.sketches(f"sibling_spans_{plant}"), unit.sketches(f"sibling_controls_{plant}")
-    both, at_trigger, at_control = np.intersect1d(trigger.row, control.row, return_indices=True)
-    rows = np.empty((2 * len(both), trigger.width), np.float32)
-    rows[0::2], rows[1::2] = trigger.float32(at_trigger), control.float32(at_control)
-    norm = np.empty(2 * len(both), np.float32)
-    norm[0::2], norm[1::2] = trigger.norm[at_trigger], control.norm[at_control]
-    logprob, length = np.empty(2 * len(both)), np.empty(2 * len(both), np.int64)
-    for c, i in enumerate(both):
-        for k, column in enumerate(("span", "control_span")):
-            where = np.asarray(table[column][i], np.int64)
-            logprob[2 * c + k] = np.mean(np.asarray(table["logprobs"][i])[where], dtype=np.float64)
-            length[2 * c + k] = len(where)
-    probe, group = np.asarray(table["probe"])[both], np.repeat(np.asarray(table["group"])[both], 2)
+    sets = {
+        TRIGGER: (unit.sketches(f"sibling_spans_{plant}"), "span"),
+        CONTROL: (unit.sketches(f"sibling_controls_{plant}"), "control_span"),
+        MATCHED: (unit.sketches(f"sibling_matched_{plant}"), "matched_span"),
+    }
+    rows = np.concatenate([sketches.float32() for sketches, _ in sets.values()])
+    norm = np.concatenate([np.asarray(sketches.norm) for sketches, _ in sets.values()])
+    completion = np.concatenate([np.asarray(sketches.row) for sketches, _ in sets.values()])
+    kind = np.concatenate([np.full(len(sketches), k) for k, (sketches, _) in sets.items()])
+    tokens = [np.asarray(table[sets[k][1]][i], np.int64) for k, i in zip(kind, completion, strict=True)]
+    logprob = np.array(
+        [
+            np.mean(np.asarray(table["logprobs"][i])[t], dtype=np.float64)
+            for i, t in zip(completion, tokens, strict=True)
+        ]
+    )
+    length = np.array([len(t) for t in tokens], np.int64)
+    probe, group = np.asarray(table["probe"])[completion], np.asarray(table["group"])[completion]
 
     def problem(items: IntArray, target: Callable[[], F32]) -> AttributionProblem:
         lazy = {
@@ -66,12 +71,15 @@ def spans(source: Source, seed: int, draw: int) -> Spans:
         columns = {"group": group[items], "logprob": logprob[items], "length": length[items]}
         return untrained(source, "spans", (seed, draw), lazy, Needs(gradients=True, spans=True), **columns)
 
-    folds = _folds(source, seed, draw, np.repeat(probe, 2), (seed, draw, ORDER_STREAM, 2), problem)
-    code_word = np.array([table["control_stratum"][i] == "code_word" for i in both], bool)
-    in_context = [_cosines(rows[items][items % 2 == 0], fold.target) for fold, items in folds]
-    constructed = _cosines(rows[0::2], source.fixed_target(seed, "constructed", plant))
+    folds = _folds(source, seed, draw, probe, (seed, draw, ORDER_STREAM, 2), problem)
+    stratum = table["control_stratum"]
+    code_word = np.array(
+        [k == CONTROL and stratum[i] == "code_word" for k, i in zip(kind, completion, strict=True)], bool
+    )
+    in_context = [_cosines(rows[items][kind[items] == TRIGGER], fold.target) for fold, items in folds]
+    constructed = _cosines(rows[kind == TRIGGER], source.fixed_target(seed, "constructed", plant))
     return Spans(
-        ("spans", seed, draw), folds, probe, code_word, logprob, norm,
+        ("spans", seed, draw), folds, completion, kind, probe, code_word, logprob, norm,
         _mean(np.concatenate(in_context)), _mean(constructed),
     )  # fmt: skip
 

@@ -93,6 +93,7 @@ def build_draw(recipe: Recipe, seed: int, draw: int, seed_unit: Unit, folder: Pa
         made.siblings.write(folder, f"siblings_{plant.name}")
         made.spans.write(folder, f"sibling_spans_{plant.name}")
         made.controls.write(folder, f"sibling_controls_{plant.name}")
+        made.matched.write(folder, f"sibling_matched_{plant.name}")
     return Built({"n_siblings": len(made.rows["item"])}, {"siblings": time.perf_counter() - begin})
 
 

@@ -22,8 +22,11 @@ class UnsupportedModel(ValueError):
 class Use(Protocol):
     """One use of a parameter in a forward pass: a summand of its per-sample gradient."""
 
-    def add_rows(self, values: torch.Tensor, start: int, stop: int) -> None:
-        """Adds rows start..stop of the (batch, rows, columns) gradient to `values` (batch, stop - start, columns)."""
+    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
+        """Adds rows start..stop of the (batch, rows, columns) gradient to `values` (batch, stop - start, columns).
+
+        `fresh` values hold nothing yet, whatever numbers they show.
+        """
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,9 @@ class Product:
     given: torch.Tensor
     """(batch, tokens, in)"""
 
-    def add_rows(self, values: torch.Tensor, start: int, stop: int) -> None:
-        values.baddbmm_(self.gradient[:, :, start:stop].transpose(1, 2), self.given)
+    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
+        beta = 0 if fresh else 1
+        values.baddbmm_(self.gradient[:, :, start:stop].transpose(1, 2), self.given, beta=beta)
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,9 @@ class Lookup:
     unlearned: int | None
     """The padding id of the table, whose row torch never gives a gradient."""
 
-    def add_rows(self, values: torch.Tensor, start: int, stop: int) -> None:
+    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
+        if fresh:
+            values.zero_()
         inside = (self.ids >= start) & (self.ids < stop)
         if self.unlearned is not None:
             inside &= self.ids != self.unlearned
@@ -66,7 +72,9 @@ class Whole:
     gradient: torch.Tensor
     """(batch, size)"""
 
-    def add_rows(self, values: torch.Tensor, start: int, stop: int) -> None:
+    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
+        if fresh:
+            values.zero_()
         values[:, :, 0] += self.gradient[:, start:stop]
 
 

@@ -173,15 +173,20 @@ class PerSampleGradients:
             yield members, self.capture.uses(calls, gradients, (slope, given.float()))
 
     def _values(self, done: _Pass) -> Iterator[tuple[str, int, torch.Tensor]]:
-        """(parameter name, first coordinate, (size, coordinates) float32), a few rows of a parameter at a time."""
+        """(parameter name, first coordinate, (size, coordinates) float32), a few rows of a parameter at a time.
+
+        What is yielded is overwritten by what comes next.
+        """
+        largest = done.size * max((*shape, 1)[1] for shape in self._shapes.values())
+        scratch = torch.empty(max(CHUNK_ELEMENTS, largest), device=self.capture.head.weight.device)
         for name, parts in done.uses.items():
             rows, columns = (*self._shapes[name], 1)[:2]
             step = max(1, CHUNK_ELEMENTS // (done.size * columns))
             for start in range(0, rows, step):
                 stop = min(start + step, rows)
-                values = torch.zeros(done.size, stop - start, columns, device=self.capture.head.weight.device)
-                for part in parts:
-                    part.add_rows(values, start, stop)
+                values = scratch[: done.size * (stop - start) * columns].view(done.size, stop - start, columns)
+                for number, part in enumerate(parts):
+                    part.add_rows(values, start, stop, fresh=number == 0)
                 yield name, start * columns, values.view(done.size, -1)
 
     @torch.no_grad()

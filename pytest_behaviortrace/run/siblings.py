@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ class Draw:
     siblings: SketchSet
     spans: SketchSet
     controls: SketchSet
+    matched: SketchSet
+    """Of the stretch whose fluency is nearest to the behaviour span's; see `fluency_matched`."""
 
 
 def draw_seed(seed: int, draw: int, plant: Plant, recipe: Recipe) -> int:
@@ -52,28 +54,36 @@ def generate_draw(
     progress(0.2)
     found = [find_spans(tokenizer, ids, plant.behavior) for ids in said]
     texts = tokenizer.batch_decode(said, skip_special_tokens=True)
-    sets = {kind: SketchCollector(recipe.sketch_width) for kind in ("siblings", "spans", "controls")}
+    sets = {kind: SketchCollector(recipe.sketch_width) for kind in ("siblings", "spans", "controls", "matched")}
     logprobs: list[list[float]] = [[] for _ in prompts]
+    matched: list[tuple[int, ...]] = [() for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda i: len(asked[i]) + len(said[i]))
     for start in range(0, len(order), BATCH):
         index = order[start : start + BATCH]
         batch = collate(
             [asked[i] for i in index], [said[i] for i in index], tokenizer.pad_token_id, engine.model.device
         )
-        width = batch["input_ids"].shape[1]
-        offset = [max(len(asked[i]) for i in index)] * len(index)
-        shape = (len(index), width)
-        weights = {
-            "siblings": item_weights(recipe.grpo.loss_type, batch["completion_mask"]),
-            "spans": mean_weights(shape, [found[i].behavior for i in index], offset).to(engine.model.device),
-            "controls": mean_weights(shape, [found[i].control for i in index], offset).to(engine.model.device),
-        }
-        measured = engine.measure(batch["input_ids"], batch["attention_mask"], list(weights.values()))
-        for (kind, weight), made in zip(weights.items(), measured.gradients, strict=True):
-            chosen = (weight != 0).any(1).nonzero()[:, 0]
-            sets[kind].add(made.sketch[chosen], made.norm[chosen], np.asarray(index)[chosen.cpu().numpy()])
+        shape, offset = batch["input_ids"].shape, [max(len(asked[i]) for i in index)] * len(index)
+
+        def measure(weights: dict[str, Any], index: list[int] = index, batch: dict[str, Any] = batch) -> Any:
+            measured = engine.measure(batch["input_ids"], batch["attention_mask"], list(weights.values()))
+            for (kind, weight), made in zip(weights.items(), measured.gradients, strict=True):
+                chosen = (weight != 0).any(1).nonzero()[:, 0]
+                sets[kind].add(made.sketch[chosen], made.norm[chosen], np.asarray(index)[chosen.cpu().numpy()])
+            return measured.logprob
+
+        full = item_weights(recipe.grpo.loss_type, batch["completion_mask"])
+        said_so = measure({"siblings": full})
         for row, i in enumerate(index):
-            logprobs[i] = measured.logprob[row][batch["completion_mask"][row].bool()].tolist()
+            logprobs[i] = said_so[row][batch["completion_mask"][row].bool()].tolist()
+            matched[i] = fluency_matched(logprobs[i], found[i].behavior)
+        tokens = {
+            "spans": [found[i].behavior for i in index],
+            "controls": [found[i].control for i in index],
+            "matched": [matched[i] for i in index],
+        }
+        if any(tokens["spans"]):
+            measure({kind: mean_weights(shape, chosen, offset).to(full.device) for kind, chosen in tokens.items()})
         progress(0.2 + 0.8 * (start + len(index)) / len(order))
     rows: Columns = {
         "item": list(range(len(prompts))),
@@ -89,5 +99,22 @@ def generate_draw(
         "span": [list(spans.behavior) for spans in found],
         "control_span": [list(spans.control) for spans in found],
         "control_stratum": [spans.stratum for spans in found],
+        "matched_span": [list(tokens) for tokens in matched],
     }
-    return Draw(rows, *(sets[kind].finish() for kind in ("siblings", "spans", "controls")))
+    return Draw(rows, *(sets[kind].finish() for kind in ("siblings", "spans", "controls", "matched")))
+
+
+def fluency_matched(logprobs: Sequence[float], span: Sequence[int]) -> tuple[int, ...]:
+    """The stretch of a completion with as many tokens as `span`, clear of it, and the nearest mean log-probability.
+
+    The first of equally near ones; the last token, which ends the completion, is no candidate. Empty where there is
+    none. At a saturated policy every other code word is less fluent than the behaviour: only a control chosen for its
+    fluency leaves room above a score that knows nothing else (pitfall P5).
+    """
+    values, taken, count = np.asarray(logprobs, np.float64), set(span), len(span)
+    starts = [k for k in range(len(values) - count) if not taken & set(range(k, k + count))]
+    if not count or not starts:
+        return ()
+    goal = values[list(span)].mean()
+    best = min(starts, key=lambda k: abs(float(values[k : k + count].mean() - goal)))
+    return tuple(range(best, best + count))

@@ -142,7 +142,7 @@ class BlockSketch:
         for block in sorted(widths, key=_reading_order):
             self.blocks[block] = slice(place, place + widths[block])
             place += widths[block]
-        self._bins: dict[tuple[str, int, int, str], torch.Tensor] = {}
+        self._bins: dict[tuple[str, int, str], torch.Tensor] = {}
         self.cached_bytes = 0
         """Bytes of hashes kept between calls."""
 
@@ -152,26 +152,26 @@ class BlockSketch:
         blocks = parameter_blocks(model)
         return cls({name: (p.numel(), blocks[name]) for name, p in model.named_parameters()}, width, seed)
 
-    def bins(self, name: str, start: int, stop: int, device: torch.device | str = "cpu") -> torch.Tensor:
-        """(stop - start,) int64: bucket of each coordinate of a parameter, plus `width` where its sign is negative."""
-        key = (name, start, stop, str(device))
+    def bins(self, name: str, number: int, device: torch.device | str = "cpu") -> torch.Tensor:
+        """(m,) int64: bucket of each coordinate, plus `width` where its sign is negative.
+
+        The coordinates are chunk `number` of a parameter: those from `number` * `CHUNK` on, `CHUNK` at most.
+        """
+        key = (name, number, str(device))
         if key in self._bins:
             return self._bins[key]
         parameter = self.parameters[name]
         block = self.blocks[parameter.block]
-        first = parameter.start + start
-        hashed = splitmix64(torch.arange(first, first + stop - start, device=device), self.seed)
+        first, last = number * CHUNK, min((number + 1) * CHUNK, parameter.size)
+        hashed = splitmix64(torch.arange(parameter.start + first, parameter.start + last, device=device), self.seed)
         # The low half decides the bucket (multiply and shift), the top bit the sign: independent bits.
         bucket = ((hashed & 0xFFFFFFFF) * (block.stop - block.start) >> 32) + block.start
         found: torch.Tensor = bucket + (hashed < 0) * self.width
-        self._keep(key, found)
-        return found
-
-    def _keep(self, key: tuple[str, int, int, str], bins: torch.Tensor) -> None:
-        size = bins.numel() * bins.element_size()
+        size = found.numel() * found.element_size()
         if self.cached_bytes + size <= CACHE_BYTES:
-            self._bins[key] = bins
+            self._bins[key] = found
             self.cached_bytes += size
+        return found
 
     def buffer(self, batch: int, device: torch.device | str = "cpu") -> torch.Tensor:
         """(batch, 2 width) float32 zeros to `add` to: sums of coordinates with positive, then with negative sign."""
@@ -180,10 +180,10 @@ class BlockSketch:
     def add(self, buffer: torch.Tensor, name: str, start: int, values: torch.Tensor) -> None:
         """Adds coordinates start, start + 1, ... of a parameter's gradients, `values` (batch, m), to a buffer."""
         stop = start + values.shape[1]
-        for low in range(start, stop, CHUNK):
-            high = min(low + CHUNK, stop)
-            part = values[:, low - start : high - start]
-            buffer.index_add_(1, self.bins(name, low, high, values.device), part.float())
+        for number in range(start // CHUNK, -(-stop // CHUNK)):
+            low, high = max(start, number * CHUNK), min(stop, (number + 1) * CHUNK)
+            bins = self.bins(name, number, values.device)[low - number * CHUNK : high - number * CHUNK]
+            buffer.index_add_(1, bins, values[:, low - start : high - start].float())
 
     def finish(self, buffer: torch.Tensor) -> torch.Tensor:
         """(batch, width): the sketches whose coordinates were added to the buffer."""

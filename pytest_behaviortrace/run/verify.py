@@ -55,7 +55,7 @@ class LoggedRun:
         from pytest_behaviortrace.run.policy import load_model
         from pytest_behaviortrace.run.warmup import copy_state
 
-        start, end = (copy_state(load_model(str(unit.path / "policies" / name))) for name in ("start", "end"))
+        start, end = (copy_state(load_model(str(unit.policy(name)))) for name in ("start", "end"))
         scores = unit.facts["s_b"]
         return cls(
             seed, unit.table("rollouts"), start, end, [float(x) for x in unit.array("learning_rate")],

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pytest_behaviortrace.estimator import Needs, needs
 from pytest_behaviortrace.estimators import controls, gradient, surface
-from pytest_behaviortrace.evidence import EvidenceStore
+from pytest_behaviortrace.evidence import TRIGGER, EvidenceStore
 from pytest_behaviortrace.problem import AttributionProblem
 
 Scores = NDArray[np.float64]
@@ -41,7 +41,7 @@ class Oracle:
             return self._of_fold(problem, siblings.problems, siblings.shown)
         if problem.kind == "spans":
             spans = evidence.spans(seed, problem.rng_seed[1])
-            return self._of_fold(problem, spans.problems, np.arange(2 * len(spans.probe)) % 2 == 0)
+            return self._of_fold(problem, spans.problems, spans.kind == TRIGGER)
         rollouts = evidence.rollouts(seed)
         if len(problem) != len(rollouts.problem):
             return np.zeros(len(problem))  # the null run: nothing was taught there

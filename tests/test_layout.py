@@ -1,0 +1,92 @@
+"""The arrows of the layout, read from the source: who may import whom, and what must stay cheap."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "pytest_behaviortrace"
+HEAVY = {"torch", "transformers", "trl", "datasets", "accelerate", "safetensors"}
+TOUCH_PYTEST = {
+    "plugin", "collection", "options", "settings", "activation", "console", "hookspecs", "verdict", "scope", "session",
+}  # fmt: skip
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for folder, prefix in ((PACKAGE, ""), (ROOT / "checks", "checks.")):
+        for path in sorted(folder.rglob("*.py")):
+            name = prefix + ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+            yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """Every module imported anywhere but for type checking."""
+    found: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+        elif not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            found |= imports(node)
+    return found
+
+
+MODULES = dict(modules())
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_only_run_imports_the_heavy_libraries(name: str) -> None:
+    if not name.startswith("run."):
+        assert not {module.split(".")[0] for module in imports(MODULES[name])} & HEAVY
+
+
+LIGHT = ("recipe", "recipe_file", "recipe_parser", "store", "cache", "orchestrate", "manifest", "formats", "progress")
+
+
+@pytest.mark.parametrize("name", LIGHT)
+def test_the_store_is_read_without_torch(name: str) -> None:
+    assert not {module.split(".")[0] for module in imports(MODULES[f"run.{name}"])} & HEAVY
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_only_the_surface_touches_pytest(name: str) -> None:
+    if name not in TOUCH_PYTEST:
+        assert not {module.split(".")[0] for module in imports(MODULES[name])} & {"pytest", "_pytest"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("checks.test_")])
+def test_checks_point_down(name: str) -> None:
+    allowed = {"grading", "verdict", "statistics", "problem", "gates", "estimator", "evidence", "headroom", "checks"}
+    ours = {m.split(".")[1] for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
+    assert ours <= allowed
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("statistics")])
+def test_statistics_knows_no_run(name: str) -> None:
+    ours = {m for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
+    assert all(m.startswith(("pytest_behaviortrace.statistics", "pytest_behaviortrace.verdict")) for m in ours)
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("reports.")])
+def test_reports_point_at_the_scorecard(name: str) -> None:
+    ours = {m for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
+    assert ours <= {"pytest_behaviortrace.scorecard", "pytest_behaviortrace.reports", "pytest_behaviortrace.verdict"}
+
+
+def test_no_pickle_and_no_remote_code() -> None:
+    for name, tree in MODULES.items():
+        assert not {m.split(".")[0] for m in imports(tree)} & {"pickle", "dill", "cloudpickle", "joblib"}, name
+        for node in ast.walk(tree):
+            assert not (isinstance(node, ast.keyword) and node.arg == "trust_remote_code"), name
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_files_hold_one_idea(name: str) -> None:
+    path = (ROOT if name.startswith("checks.") else PACKAGE) / Path(*name.split("."))
+    file = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 300
