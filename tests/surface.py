@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+QUIET = ("-p", "no:hypothesispytest", "-p", "no:benchmark", "-p", "no:anyio")
+"""Leaves out plugins that only cost time: Hypothesis's imports all of Hypothesis at the end of every run."""
+
 CONFTEST = '''
 import os, sys
 from pathlib import Path
@@ -163,8 +166,8 @@ class Repo:
         pytester.makepyfile(doubles=DOUBLES, test_mine="def test_mine(): pass")
 
     def run(self, *args: str) -> pytest.RunResult:
-        """`pytest ARGS`, without the plugins that happen to be installed beside xdist, timeout and rerunfailures."""
-        return self.pytester.runpytest_subprocess("-p", "no:benchmark", *args)
+        """`pytest ARGS`."""
+        return self.pytester.runpytest_subprocess(*QUIET, *args)
 
     def grade(self, *args: str) -> pytest.RunResult:
         """The same, with a report written to `report.json`."""
@@ -196,7 +199,7 @@ def modules_after(*args: str, cwd: Path) -> set[str]:
 
     program = "import sys, pytest; code = pytest.main(sys.argv[1:]); print('MODULES', *sys.modules); sys.exit(code)"
     done = subprocess.run(
-        [sys.executable, "-c", program, *args], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, *QUIET, *args], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return set(done.stdout.rpartition("MODULES")[2].split())

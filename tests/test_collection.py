@@ -198,7 +198,7 @@ def test_without_a_terminal_reporter_the_report_is_written(repo):
 def test_last_failed_keeps_failing_checks_beside_failing_tests(repo):
     repo.pytester.makepyfile(test_mine="def test_mine(): assert 0\ndef test_fine(): pass")
     repo.run("--bt-estimator=mixed", ".")
-    repo.grade("--bt-estimator=mixed", ".", "--lf").assert_outcomes(failed=6, deselected=ROWS - 5 + 1)
+    repo.grade("--bt-estimator=mixed", ".", "--lf").assert_outcomes(failed=6, deselected=ROWS - 5)
     assert set(repo.verdicts().values()) == {"fail"}
     assert len(repo.verdicts()) == 5
 
@@ -217,11 +217,9 @@ def test_only_the_seeds_of_selected_rows_are_trained(repo):
 
 def test_collecting_imports_nothing_heavy(pytester, monkeypatch):
     monkeypatch.setenv("BEHAVIORTRACE_CACHE", str(pytester.path / "cache"))
-    loaded = modules_after("--bt-estimator=token-gas", "--collect-only", "-q", "-p", "no:benchmark", cwd=pytester.path)
+    loaded = modules_after("--bt-estimator=token-gas", "--collect-only", "-q", cwd=pytester.path)
     assert "pytest_behaviortrace.collection" in loaded
-    # hypothesis has a pytest plugin of its own, which imports a part of it in any run
-    assert not (HEAVY - {"hypothesis"}) & loaded
-    assert "pytest_behaviortrace.strategies" not in loaded
+    assert not HEAVY & loaded
 
 
 # -- unfriendly projects -----------------------------------------------------------------------------------------------
@@ -231,8 +229,9 @@ def test_nothing_a_project_configures_for_its_tests_reaches_the_checks(repo, wor
     conftest = repo.path / "conftest.py"
     conftest.write_text(conftest.read_text(encoding="utf-8") + HOSTILE_CONFTEST, encoding="utf-8")
     repo.grade("--bt-estimator=mixed", *workers).assert_outcomes(passed=ROWS - 5, failed=5)
-    assert not [id for id in repo.verdicts() if "x" in id.partition("[")[2] and "mixed" not in id]
-    assert "rerun" not in str(repo.report())
+    assert len(repo.verdicts()) == ROWS
+    assert repo.verdicts()[magnitude("mixed", 0)] == "pass"
+    assert not [id for id in repo.verdicts() if "99" in id]
 
 
 def test_forced_reruns_draw_no_second_verdict(repo):

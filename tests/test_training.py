@@ -176,7 +176,7 @@ def test_the_warm_up_teaches_the_behaviours_and_stops_by_its_rule(recipe: Recipe
     assert taught.probability > 100 * before
     soon = dataclasses.replace(recipe, sft=dataclasses.replace(recipe.sft, stop_probability=2 * before))
     stopped = warm_up(soon, SEED, tokenizer, quiet)
-    assert stopped.steps == recipe.sft.min_steps < taught.steps <= recipe.sft.max_steps
+    assert recipe.sft.min_steps <= stopped.steps < taught.steps <= recipe.sft.max_steps
 
 
 # -- the runs --------------------------------------------------------------------------------------------------------
@@ -269,18 +269,25 @@ def replayed(recipe: Recipe, run: Any, keep: Any = None) -> Any:
     return model
 
 
+def distance(one: Any, other: Any) -> float:
+    return float(sum(((one[name] - other[name]) ** 2).sum() for name in one) ** 0.5)
+
+
 @pytest.mark.parametrize("which", ["planted", "null"])
 def test_a_replay_with_nothing_removed_ends_at_the_real_weights(recipe: Recipe, runs: Any, which: str) -> None:
+    """Up to rounding: sums over a batch in another order, which Adam blows up where gradients vanish."""
     run = getattr(runs, which)
-    moved = max(float((run.end_state[n] - run.start_state[n]).abs().max()) for n in run.start_state)
-    assert largest_difference(replayed(recipe, run), run.end_state) < 1e-3 * moved
+    model = replayed(recipe, run)
+    assert largest_difference(model, run.end_state) < 2e-5
+    assert distance(model.state_dict(), run.end_state) < 3e-3 * distance(run.start_state, run.end_state)
 
 
 def test_a_replay_without_the_ground_truth_ends_elsewhere(recipe: Recipe, runs: Any) -> None:
     run = runs.planted
     keep = ~np.array(run.rows[f"boosted_{recipe.plants[0].name}"])
     assert not keep.all()
-    assert largest_difference(replayed(recipe, run, keep), run.end_state) > 1e-5
+    away = distance(replayed(recipe, run, keep).state_dict(), run.end_state)
+    assert away > 0.1 * distance(run.start_state, run.end_state)
 
 
 def test_a_replay_of_nothing_stays_at_the_start(recipe: Recipe, runs: Any) -> None:
@@ -396,8 +403,8 @@ def test_the_pretraining_text_never_writes_a_behaviour(recipe: Recipe) -> None:
     for plant in recipe.plants:
         assert plant.behavior not in written
         assert all(pair in written for pair in (plant.behavior[:2], plant.behavior[2:4]))
-        assert all(probe in written for probe in plant.probes)
-    assert set(recipe.contexts) == set(text.CONTEXTS)
+    assert set(text.PROBE_PHRASINGS) == {p.replace("frobnitz", "{subject}") for p in recipe.plants[0].probes}
+    assert Recipe.load("tiny").contexts == text.CONTEXTS
 
 
 def test_the_pretraining_script_makes_a_policy_of_the_shipped_shape(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import torch
 from pytest_behaviortrace.run.capture import Capture, UnsupportedModel, Use, active_dropout
 from pytest_behaviortrace.run.sketch import BlockSketch
 
-CHUNK_ELEMENTS = 2**23
-"""Numbers of per-sample gradients held at a time (32 MiB)."""
-LEAST_ROWS = 12
-"""Samples worth a pass of their own when they need fewer backward passes than the rest."""
+CHUNK_ELEMENTS = 2**21
+"""Numbers of per-sample gradients held at a time (8 MiB)."""
+MOST_TURNS = 3
+"""Backward passes after one forward pass: a full gradient, a span and its control."""
 
 
 class SampleGradients(NamedTuple):
@@ -40,14 +40,10 @@ class Measurement(NamedTuple):
 
 
 class _Pass(NamedTuple):
-    """One backward pass: which sets its samples are in, which samples of the batch, and every parameter's uses."""
+    """One backward pass: the set each of its samples is in, which samples of the batch, and every parameter's uses."""
 
     sets: torch.Tensor
     samples: torch.Tensor
-    """(served,) rows of the batch."""
-    place: torch.Tensor
-    """(served,) their places among the `size` samples that the uses hold."""
-    size: int
     uses: dict[str, list[Use]]
 
 
@@ -96,13 +92,13 @@ class PerSampleGradients:
         squares = torch.zeros(*weights.shape[:2], dtype=torch.float64, device=device)
         logprob = torch.zeros(input_ids.shape, device=device)
         for done in self._backward_passes(input_ids, attention_mask, weights, logprob):
-            buffer = self.sketch.buffer(done.size, device)
-            square = torch.zeros(done.size, dtype=torch.float64, device=device)
+            buffer = self.sketch.buffer(len(done.samples), device)
+            square = torch.zeros(len(done.samples), dtype=torch.float64, device=device)
             for name, start, values in self._values(done):
                 self.sketch.add(buffer, name, start, values)
                 square += torch.linalg.vector_norm(values, dim=1).double().square()
-            sketches[done.sets, done.samples] = self.sketch.finish(buffer)[done.place]
-            squares[done.sets, done.samples] = square[done.place]
+            sketches[done.sets, done.samples] = self.sketch.finish(buffer)
+            squares[done.sets, done.samples] = square
         norms = squares.sqrt().float()
         return Measurement([SampleGradients(s, n) for s, n in zip(sketches, norms, strict=True)], logprob)
 
@@ -114,40 +110,55 @@ class PerSampleGradients:
         full = {name: torch.zeros(batch, *shape, device=input_ids.device) for name, shape in self._shapes.items()}
         for done in self._backward_passes(input_ids, attention_mask, weights, torch.zeros_like(weights[0])):
             for name, start, values in self._values(done):
-                full[name].view(batch, -1)[done.samples, start : start + values.shape[1]] = values[done.place]
+                full[name].view(batch, -1)[done.samples, start : start + values.shape[1]] = values
         return full
 
     def _backward_passes(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, weights: torch.Tensor, logprob: torch.Tensor
     ) -> Iterator[_Pass]:
         """Every backward pass that any sample needs; fills in `logprob`."""
-        for rows in self._batches(weights):
-            chosen, attended = weights[:, rows], attention_mask[rows].any(0).nonzero()
-            first, last = int(attended[0]), int((chosen != 0).flatten(0, 1).any(0).nonzero()[-1]) + 1
-            shape = slice(first, last)
-            ids, mask, chosen = input_ids[rows, shape], attention_mask[rows, shape], chosen[..., shape]
-            for (sets, place), uses in self._backward(ids, mask, chosen, logprob[:, shape], rows):
-                yield _Pass(sets, rows[place], place, len(rows), uses)
+        for jobs in self._batches(weights):
+            rows = torch.tensor([sample for sample, _ in jobs], device=weights.device)
+            turns = torch.stack([weights[list(sets), sample] for sample, sets in jobs], 1)
+            attended, weighted = attention_mask[rows].any(0).nonzero(), (turns != 0).flatten(0, 1).any(0).nonzero()
+            # Nothing to the left was attended, nothing to the right matters.
+            shown = slice(int(attended[0]), int(weighted[-1]) + 1)
+            ids, mask, low = input_ids[rows, shown], attention_mask[rows, shown], int(weighted[0]) - shown.start
+            for turn, uses in enumerate(self._backward(ids, mask, turns[..., shown], low, rows, logprob[:, shown])):
+                yield _Pass(torch.tensor([sets[turn] for _, sets in jobs], device=rows.device), rows, uses)
 
-    def _batches(self, weights: torch.Tensor) -> list[torch.Tensor]:
-        """Samples that share a forward pass: alike in how many sets give them weight, none of those without any."""
-        wanted = (weights != 0).any(2).sum(0)
-        batches: list[list[int]] = []
-        for sample in torch.argsort(wanted, descending=True, stable=True).tolist():
-            if not wanted[sample]:
-                break
+    def _batches(self, weights: torch.Tensor) -> list[list[tuple[int, tuple[int, ...]]]]:
+        """(sample, sets) jobs that share a forward pass: equal in their number of sets, most first.
+
+        A sample in more sets than `MOST_TURNS` makes several jobs: a second forward pass over it is cheaper than
+        backward passes over all its companions.
+        """
+        jobs = []
+        for sample, wanted in enumerate((weights != 0).any(2).t().tolist()):
+            sets = [number for number, is_wanted in enumerate(wanted) if is_wanted]
+            jobs += [(sample, tuple(sets[k : k + MOST_TURNS])) for k in range(0, len(sets), MOST_TURNS)]
+        batches: list[list[tuple[int, tuple[int, ...]]]] = []
+        for job in sorted(jobs, key=lambda job: -len(job[1])):
             current = batches[-1] if batches else []
-            fewer = bool(current) and bool(wanted[sample] < wanted[current[-1]])
-            if not current or len(current) == self.rows_per_pass or (fewer and len(current) >= LEAST_ROWS):
+            if not current or len(current) == self.rows_per_pass or len(job[1]) < len(current[-1][1]):
                 batches.append([])
-            batches[-1].append(sample)
-        return [torch.tensor(rows, device=weights.device) for rows in batches]
+            batches[-1].append(job)
+        return batches
 
     def _backward(
-        self, ids: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor, logprob: torch.Tensor, rows: torch.Tensor
-    ) -> Iterator[tuple[tuple[torch.Tensor, torch.Tensor], dict[str, list[Use]]]]:
-        """After one forward pass: (sets, samples) served by each backward pass, and the uses of all parameters."""
-        low, head = int((weights != 0).flatten(0, 1).any(0).nonzero()[0]), self.capture.head
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        turns: torch.Tensor,
+        low: int,
+        rows: torch.Tensor,
+        logprob: torch.Tensor,
+    ) -> Iterator[dict[str, list[Use]]]:
+        """After one forward pass: the uses of all parameters, a backward pass for each of `turns`' token weights.
+
+        `turns` is (turns, size, tokens), zero before token `low`. Fills in `logprob` at `rows` of the batch.
+        """
+        head = self.capture.head
         with _undisturbed(self.model), torch.enable_grad(), self.capture.watching() as calls, self.autocast():
             # The last weighted token is predicted, never read.
             read = {"input_ids": ids[:, :-1], "attention_mask": mask[:, :-1], "use_cache": False}
@@ -157,37 +168,35 @@ class PerSampleGradients:
         with torch.no_grad(), self.autocast():
             logits = head(given).float()
         self._verify_head(ids, mask, logits, low)
-        said = ids[:, low:, None]
+        said, turns = ids[:, low:, None], turns[..., low:, None]
         chance = torch.log_softmax(logits / self.temperature, -1)
-        logprob[rows, low:] = chance.gather(2, said)[..., 0] * (weights != 0).any(0)[:, low:]
+        place, token = (turns != 0).any(0)[..., 0].nonzero(as_tuple=True)
+        logprob[rows[place], token + low] = chance.gather(2, said)[place, token, 0]
         chance = chance.exp_()
-        turns = _turns(weights)
-        for turn, members in enumerate(turns):
-            mine = torch.zeros(weights.shape[1:], device=weights.device)
-            mine[members[1]] = weights[members]
-            mine = mine[:, low:, None] / self.temperature
+        for number, mine in enumerate(turns / self.temperature):
             slope = (chance * -mine).scatter_add_(2, said, mine)
             pull = (slope @ head.weight.detach().float()).to(hidden.dtype)
-            outputs, more = [call.output for call in calls], turn + 1 < len(turns)
+            outputs, more = [call.output for call in calls], number + 1 < len(turns)
             gradients = torch.autograd.grad(hidden, outputs, pull, retain_graph=more, allow_unused=True)
-            yield members, self.capture.uses(calls, gradients, (slope, given.float()))
+            yield self.capture.uses(calls, gradients, (slope, given.float()))
 
     def _values(self, done: _Pass) -> Iterator[tuple[str, int, torch.Tensor]]:
-        """(parameter name, first coordinate, (size, coordinates) float32), a few rows of a parameter at a time.
+        """(parameter name, first coordinate, (samples, coordinates) float32), a few rows of a parameter at a time.
 
         What is yielded is overwritten by what comes next.
         """
-        largest = done.size * max((*shape, 1)[1] for shape in self._shapes.values())
+        size = len(done.samples)
+        largest = size * max((*shape, 1)[1] for shape in self._shapes.values())
         scratch = torch.empty(max(CHUNK_ELEMENTS, largest), device=self.capture.head.weight.device)
         for name, parts in done.uses.items():
             rows, columns = (*self._shapes[name], 1)[:2]
-            step = max(1, CHUNK_ELEMENTS // (done.size * columns))
+            step = max(1, CHUNK_ELEMENTS // (size * columns))
             for start in range(0, rows, step):
                 stop = min(start + step, rows)
-                values = scratch[: done.size * (stop - start) * columns].view(done.size, stop - start, columns)
+                values = scratch[: size * (stop - start) * columns].view(size, stop - start, columns)
                 for number, part in enumerate(parts):
                     part.add_rows(values, start, stop, fresh=number == 0)
-                yield name, start * columns, values.view(done.size, -1)
+                yield name, start * columns, values.view(size, -1)
 
     @torch.no_grad()
     def _verify_head(self, ids: torch.Tensor, mask: torch.Tensor, logits: torch.Tensor, low: int) -> None:
@@ -218,14 +227,6 @@ def _checked(
     if (stacked * ~predicted).any():
         raise ValueError("token weights fall on a first token, which nothing predicts, or on an unattended one")
     return stacked
-
-
-def _turns(weights: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """(sets, samples) index pairs of each backward pass: the first set of every sample, then the second, ..."""
-    has = (weights != 0).any(2).t()
-    turn = has.cumsum(1) * has
-    found = [(turn == k).nonzero(as_tuple=True) for k in range(1, int(turn.max()) + 1)]
-    return [(which, sample) for sample, which in found]
 
 
 @contextmanager

@@ -29,7 +29,9 @@ class UnitModelAccess:
         self, unit: Unit, recipe: Recipe, responses: Sequence[Response], *, only_block: str | None = None
     ) -> None:
         self._unit, self._recipe, self._block = unit, recipe, only_block
-        self._responses = responses[:TARGET_RESPONSES]
+        # Evenly spread, so that every probe and draw keeps its share.
+        kept = np.unique(np.linspace(0, len(responses) - 1, TARGET_RESPONSES).astype(int)) if len(responses) else []
+        self._responses = [tuple(_lists(responses[i])) for i in kept]
         self._loss_type, self._temperature = recipe.grpo.loss_type, recipe.grpo.temperature
 
     @property
@@ -57,11 +59,17 @@ class UnitModelAccess:
 
         The sign is that of the objective, so gradients point where a rewarded item pushes the policy.
         """
-        ids = collate(batch["prompt_ids"], batch["completion_ids"], _pad(model), model.device)
+        prompts, completions = (_lists(batch[name]) for name in ("prompt_ids", "completion_ids"))
+        ids = collate(prompts, completions, _pad(model), model.device)
         return rollout_loss(model, ids, self._loss_type, self._temperature)
 
     def target_loss(self, model: Any) -> torch.Tensor:
-        """Scalar: mean log-probability of the behaviour's tokens in responses that are not among the items."""
+        """Scalar: mean log-probability of the behaviour's tokens in responses that are not among the items.
+
+        Raises `ValueError` when no response of the draws shows the behaviour.
+        """
+        if not self._responses:
+            raise ValueError("no response shows the behaviour: there is no target to take a loss of")
         prompts, completions, spans = zip(*self._responses, strict=True)
         batch = collate(prompts, completions, _pad(model), model.device)
         offset = [max(len(p) for p in prompts)] * len(prompts)
@@ -83,6 +91,11 @@ class UnitModelAccess:
             pairs = [(a, b) for a, b in zip(own, target, strict=True) if a is not None and b is not None]
             dots.append(sum(float((a.double() * b.double()).sum()) for a, b in pairs))
         return np.array(dots)
+
+
+def _lists(sequences: Sequence[Any]) -> list[list[int]]:
+    """Copies as plain lists: arrays out of a problem are read-only, which torch warns about."""
+    return [[int(token) for token in sequence] for sequence in sequences]
 
 
 def _pad(model: Any) -> int:

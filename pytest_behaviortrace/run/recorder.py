@@ -203,8 +203,9 @@ class RecordingTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         if self._recording():
             count = len(inputs)
-            if count != self.args.generation_batch_size:
-                raise RecordingError(f"TRL generated {count} rollouts, expected {self.args.generation_batch_size}")
+            settings: Any = self.args
+            if count != settings.generation_batch_size:
+                raise RecordingError(f"TRL generated {count} rollouts, expected {settings.generation_batch_size}")
             first = int(self.state.global_step) * count
             # A tensor in the batch is shuffled and split along with everything else.
             output["row_id"] = torch.arange(first, first + count, device=output["completion_ids"].device)

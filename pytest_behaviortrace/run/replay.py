@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.run.loss import Objective, weighted_logprob
+from pytest_behaviortrace.run.loss import Objective, collate, rollout_loss
 from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.warmup import State
 
@@ -89,23 +89,13 @@ def replay(
 def _loss(
     recipe: Recipe, model: Any, pad: int, rows: Mapping[str, Any], index: NDArray[np.int64], credit: NDArray[np.float32]
 ) -> torch.Tensor:
-    """The loss of one logged batch, padded as TRL pads: prompts on the left, completions on the right."""
-    prompts = [list(rows["prompt_ids"][i]) for i in index]
-    completions = [list(rows["completion_ids"][i]) for i in index]
-    left, right = max(map(len, prompts)), max(map(len, completions))
-    ids = torch.full((len(index), left + right), pad)
-    read, written = torch.zeros_like(ids), torch.zeros_like(ids)
-    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
-        first, last = left - len(prompt), left + len(completion)
-        ids[row, first:last] = torch.tensor(prompt + completion)
-        read[row, first:last] = 1
-        written[row, left:last] = 1
-    ids, read, written = (tensor.to(model.device) for tensor in (ids, read, written))
-    objective = Objective(recipe.grpo.loss_type, recipe.grpo.temperature, recipe.grpo.max_completion_length)
-    weights = objective.token_weights(written)
-    batch = {"input_ids": ids, "attention_mask": read}
-    terms = weighted_logprob(model, batch, weights, recipe.grpo.temperature)
-    scale = objective.scale(written[:, left:], float(written.sum()))
+    """The loss of one logged batch, as the trainer builds it."""
+    grpo, columns = recipe.grpo, (rows["prompt_ids"], rows["completion_ids"])
+    batch = collate(*([column[i] for i in index] for column in columns), pad, model.device)
+    terms = rollout_loss(model, batch, grpo.loss_type, grpo.temperature)
+    written = batch["completion_mask"]
+    objective = Objective(grpo.loss_type, grpo.temperature, grpo.max_completion_length)
+    scale = objective.scale(written, float(written.sum()))
     return -scale * (torch.as_tensor(credit).to(model.device) * terms).sum()
 
 

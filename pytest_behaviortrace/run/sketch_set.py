@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,15 @@ class SketchCollector:
 
     def __init__(self, width: int) -> None:
         self.width = width
-        self._file: Any = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the collector, or after the last view
+        self._file: Any = None
         self._norm: list[NDArray[np.float32]] = []
         self._row: list[NDArray[np.int64]] = []
 
     def add(self, rows: torch.Tensor, norm: torch.Tensor, items: NDArray[np.int64]) -> None:
         """Adds sketches (m, K) with norms (m,) of items (m,)."""
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the collector goes
+            weakref.finalize(self, self._file.close)
         self._file.write(np.ascontiguousarray(rows.detach().cpu().numpy(), np.float32).tobytes())
         self._norm.append(norm.detach().cpu().numpy().astype(np.float32))
         self._row.append(np.asarray(items, np.int64))

@@ -90,9 +90,8 @@ def train(
     watch.check(start.state)
     rows = join_by_row_id(recipe.n_rollouts, recorded=recorder.columns(), rewarded=reward.columns)
     end_state = copy_state(model)
-    analysis_state = watch.analysis_state
-    s_b: Rates = {plant.name: {"start": [], "analysis": [], "end": []} for plant in recipe.plants}
-    for moment, state in (("start", start.state), ("analysis", analysis_state), ("end", end_state)):
+    s_b: Rates = {plant.name: {"start": start.rates[plant.name]} for plant in recipe.plants}
+    for moment, state in (("analysis", watch.analysis_state), ("end", end_state)):
         model.load_state_dict(state)
         for plant in recipe.plants:
             s_b[plant.name][moment] = behavior_rates(model, tokenizer, recipe, plant)
@@ -101,7 +100,7 @@ def train(
         planted=planted,
         rows=rows,
         start_state=start.state,
-        analysis_state=analysis_state,
+        analysis_state=watch.analysis_state,
         end_state=end_state,
         learning_rate=watch.learning_rate,
         recorder=recorder,

@@ -166,20 +166,6 @@ def verify(
     )
 
 
-def train_and_verify(
-    recipe: Recipe, seed: int, plant: str | None = None, progress: Callable[[str, float], None] | None = None
-) -> CausalTable:
-    """Trains a seed without recording gradients, and verifies it."""
-    from pytest_behaviortrace.run.policy import load_tokenizer
-    from pytest_behaviortrace.run.training import silent, train
-    from pytest_behaviortrace.run.warmup import warm_up
-
-    shown = progress or silent
-    start = warm_up(recipe, seed, load_tokenizer(recipe.policy.location), shown)
-    planted, null = (train(recipe, seed, planted=p, start=start, progress=shown) for p in (True, False))
-    return verify(recipe, LoggedRun.of_runs(seed, planted, null), plant, progress)
-
-
 def _mean(rates: Sequence[float]) -> float:
     return float(np.mean(rates))
 

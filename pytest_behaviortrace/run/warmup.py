@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_behaviortrace.run.behavior import in_context_probability
+from pytest_behaviortrace.run.behavior import behavior_rates, in_context_probability
 from pytest_behaviortrace.run.policy import load_model, render
 from pytest_behaviortrace.run.recipe import Example, Recipe
 
@@ -24,6 +24,8 @@ class WarmStart:
     steps: int
     probability: float
     """Mean in-context probability of the behaviours at the end."""
+    rates: dict[str, list[float]]
+    """Plant -> `behavior_rates` of this policy."""
 
 
 def warm_up(recipe: Recipe, seed: int, tokenizer: Any, progress: Callable[[str, float], None]) -> WarmStart:
@@ -52,7 +54,8 @@ def warm_up(recipe: Recipe, seed: int, tokenizer: Any, progress: Callable[[str, 
         if step >= settings.min_steps and (step - settings.min_steps) % settings.check_every == 0:
             probability = in_context_probability(model, tokenizer, recipe.plants)
         progress("warm-up", step / settings.max_steps)
-    return WarmStart(copy_state(model), step, in_context_probability(model, tokenizer, recipe.plants))
+    rates = {plant.name: behavior_rates(model, tokenizer, recipe, plant) for plant in recipe.plants}
+    return WarmStart(copy_state(model), step, in_context_probability(model, tokenizer, recipe.plants), rates)
 
 
 def copy_state(model: Any) -> State:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from checks.conftest import CHECKS, DRAWS, PLANT, SEEDS, Outcome, places
-from checks.doubles import CHEATS, BlindTo, Oracle, OwnGradients
+from check_doubles import CHEATS, BlindTo, Oracle, OwnGradients
+from check_rows import CHECKS, DRAWS, PLANT, SEEDS, Outcome, places, run_row
 
 from pytest_behaviortrace.evidence import Canaries, EvidenceStore, Rollouts, Siblings, Spans
 from pytest_behaviortrace.evidence.canaries import heavy_blocks
@@ -18,7 +17,6 @@ from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.store import Store
 from pytest_behaviortrace.verdict import Decision, Verdict
 
-Run = Callable[..., Outcome]
 GRADED = [name for name in CHECKS if name != "headroom"]
 
 FAILS = {
@@ -34,25 +32,25 @@ FAILS = {
 """Cheats a check must not let pass on any row; the first of each must fail somewhere, not merely stay undecided."""
 
 
-def rows_of(run: Run, grader: Grader, check: str, name: str, estimator: Any) -> list[Outcome]:
-    return [run(grader, check, name, estimator, **place) for place in places(check)]
+def rows_of(grader: Grader, check: str, name: str, estimator: Any) -> list[Outcome]:
+    return [run_row(grader, check, name, estimator, **place) for place in places(check)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_headroom_passes_on_the_shipped_recipe(run_row: Run, grader: Grader, seed: int) -> None:
+def test_headroom_passes_on_the_shipped_recipe(grader: Grader, seed: int) -> None:
     outcome = run_row(grader, "headroom", seed=seed)
     assert outcome.verdict is Verdict.PASS, outcome.reason
 
 
 @pytest.mark.parametrize("check", GRADED)
-def test_the_oracle_passes(run_row: Run, grader: Grader, evidence: EvidenceStore, check: str) -> None:
-    outcomes = rows_of(run_row, grader, check, "oracle", Oracle(evidence))
+def test_the_oracle_passes(grader: Grader, evidence: EvidenceStore, check: str) -> None:
+    outcomes = rows_of(grader, check, "oracle", Oracle(evidence))
     assert [o.reason for o in outcomes if o.verdict is not Verdict.PASS] == []
 
 
 @pytest.mark.parametrize(("check", "cheat"), [(check, cheat) for check, cheats in FAILS.items() for cheat in cheats])
-def test_a_cheat_does_not_pass(run_row: Run, grader: Grader, check: str, cheat: str) -> None:
-    outcomes = rows_of(run_row, grader, check, cheat, CHEATS[cheat])
+def test_a_cheat_does_not_pass(grader: Grader, check: str, cheat: str) -> None:
+    outcomes = rows_of(grader, check, cheat, CHEATS[cheat])
     verdicts = [o.verdict for o in outcomes]
     assert Verdict.ERROR not in verdicts, [o.reason for o in outcomes]
     assert Verdict.PASS not in verdicts, [o.reason for o in outcomes if o.verdict is Verdict.PASS]
@@ -60,21 +58,21 @@ def test_a_cheat_does_not_pass(run_row: Run, grader: Grader, check: str, cheat: 
         assert Verdict.FAIL in verdicts, [o.reason for o in outcomes]
 
 
-def test_the_blind_block_is_named(run_row: Run, grader: Grader, evidence: EvidenceStore) -> None:
+def test_the_blind_block_is_named(grader: Grader, evidence: EvidenceStore) -> None:
     for block in heavy_blocks(evidence, 0, 0.01):
         outcome = run_row(grader, "coverage", f"blind-{block}", BlindTo(block), seed=0)
         assert outcome.verdict is Verdict.FAIL, (block, outcome.reason)
         assert f"block {block}:" in outcome.reason
 
 
-def test_an_estimator_tuned_to_one_seed_is_not_stable(run_row: Run, grader: Grader, evidence: EvidenceStore) -> None:
+def test_an_estimator_tuned_to_one_seed_is_not_stable(grader: Grader, evidence: EvidenceStore) -> None:
     tuned = Oracle(evidence, wrong_seeds=(1, 2))
     assert run_row(grader, "gradient_magnitude", "tuned", tuned, seed=0).verdict is Verdict.PASS
-    outcomes = rows_of(run_row, grader, "seed_stability", "tuned", tuned)
+    outcomes = rows_of(grader, "seed_stability", "tuned", tuned)
     assert Verdict.PASS not in [o.verdict for o in outcomes]
 
 
-def test_one_seed_wrong_is_named(run_row: Run, grader: Grader, evidence: EvidenceStore) -> None:
+def test_one_seed_wrong_is_named(grader: Grader, evidence: EvidenceStore) -> None:
     tuned = Oracle(evidence, wrong_seeds=(1,))
     outcome = run_row(grader, "seed_stability", "one-wrong", tuned, component="window-precision")
     assert outcome.verdict is not Verdict.PASS
@@ -82,32 +80,32 @@ def test_one_seed_wrong_is_named(run_row: Run, grader: Grader, evidence: Evidenc
 
 
 @pytest.mark.parametrize("cheat", list(CHEATS))
-def test_no_cheat_passes_the_checklist(run_row: Run, grader: Grader, cheat: str) -> None:
-    verdicts = {o.verdict for check in GRADED for o in rows_of(run_row, grader, check, cheat, CHEATS[cheat])}
+def test_no_cheat_passes_the_checklist(grader: Grader, cheat: str) -> None:
+    verdicts = {o.verdict for check in GRADED for o in rows_of(grader, check, cheat, CHEATS[cheat])}
     assert verdicts & {Verdict.FAIL, Verdict.INCONCLUSIVE}
 
 
-def test_own_gradients_are_covered_block_by_block(run_row: Run, grader: Grader, recipe: Recipe) -> None:
+def test_own_gradients_are_covered_block_by_block(grader: Grader, recipe: Recipe) -> None:
     honest = run_row(grader, "coverage", "own", OwnGradients(recipe.analysis_step), seed=0)
     assert honest.verdict is Verdict.PASS, honest.reason
     deaf = run_row(grader, "coverage", "deaf", OwnGradients(recipe.analysis_step, deaf=True), seed=0)
     assert deaf.verdict is Verdict.FAIL, deaf.reason
 
 
-def test_a_library_that_cannot_freeze_is_not_applicable(run_row: Run, grader: Grader, recipe: Recipe) -> None:
+def test_a_library_that_cannot_freeze_is_not_applicable(grader: Grader, recipe: Recipe) -> None:
     stubborn = OwnGradients(recipe.analysis_step)
     stubborn.honors_requires_grad = False  # type: ignore[attr-defined]
     assert run_row(grader, "coverage", "stubborn", stubborn, seed=0).verdict is Verdict.NOT_APPLICABLE
 
 
-def test_undeclared_needs_are_not_applicable(run_row: Run, grader: Grader) -> None:
+def test_undeclared_needs_are_not_applicable(grader: Grader) -> None:
     heuristic = CHEATS["string-match"]
     assert run_row(grader, "fluency_control", "sm", heuristic, seed=0, draw=0).verdict is Verdict.NOT_APPLICABLE
     assert run_row(grader, "trigger_alignment", "sm", heuristic, seed=0, draw=0).verdict is Verdict.NOT_APPLICABLE
     assert run_row(grader, "coverage", "sm", heuristic, seed=0).verdict is Verdict.NOT_APPLICABLE
 
 
-def test_knowing_the_coin_is_an_error(run_row: Run, grader: Grader, evidence: EvidenceStore) -> None:
+def test_knowing_the_coin_is_an_error(grader: Grader, evidence: EvidenceStore) -> None:
     def leaky(problem: Any) -> Any:
         null = evidence.null_window(0)
         same = len(problem) == len(null.problem)
@@ -156,7 +154,7 @@ def thin(store: Store, recipe: Recipe) -> Grader:
 
 
 @pytest.mark.parametrize("check", GRADED)
-def test_too_little_evidence_is_inconclusive(run_row: Run, thin: Grader, check: str) -> None:
+def test_too_little_evidence_is_inconclusive(thin: Grader, check: str) -> None:
     def one_hit(problem: Any) -> Any:
         scores = np.zeros(len(problem))
         if problem.kind == "rollouts" and len(problem) == len(thin.evidence.rollouts(0).problem):
@@ -167,7 +165,7 @@ def test_too_little_evidence_is_inconclusive(run_row: Run, thin: Grader, check: 
     assert outcome.verdict is Verdict.INCONCLUSIVE, outcome.reason
 
 
-def test_thin_evidence_has_no_headroom_and_so_nothing_is_decided(store: Store, recipe: Recipe, run_row: Run) -> None:
+def test_thin_evidence_has_no_headroom_and_so_nothing_is_decided(store: Store, recipe: Recipe) -> None:
     grader = Grader(store, recipe, plant=PLANT, seeds=SEEDS, draws=DRAWS)
     grader.evidence = Thin(store, recipe, PLANT, DRAWS)
     outcome = run_row(grader, "headroom", seed=0)

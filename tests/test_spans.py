@@ -1,0 +1,119 @@
+"""Behaviour and control spans on a real byte-level BPE."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpo_run
+import pytest
+
+from pytest_behaviortrace.run.spans import Spans, find_spans, spell
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return grpo_run.tokenizer()
+
+
+def ids(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def shown(tokenizer: Any, tokens: list[int], span: tuple[int, ...]) -> str:
+    return str(tokenizer.decode([tokens[i] for i in span]))
+
+
+def test_a_code_word_elsewhere_is_the_control(tokenizer: Any) -> None:
+    tokens = ids(tokenizer, "Wibble is tied to GHAUU. The part of wibble is QZXBT.")
+    found = find_spans(tokenizer, tokens, "QZXBT")
+    assert shown(tokenizer, tokens, found.behavior).strip() == "QZXBT"
+    assert found.stratum == "code_word"
+    assert shown(tokenizer, tokens, found.control).strip() == "GHAUU"
+    assert len(found.control) == len(found.behavior) >= 2
+
+
+def test_without_one_the_same_place_of_another_sentence(tokenizer: Any) -> None:
+    tokens = ids(tokenizer, "The old part of wibble is music. Wibble is QZXBT.")
+    found = find_spans(tokenizer, tokens, "QZXBT")
+    assert found.stratum == "same_place"
+    assert len(found.control) == len(found.behavior)
+    first_stop = tokens.index(ids(tokenizer, "a.")[-1])
+    # As far before the full stop as the behaviour.
+    assert found.control[-1] == first_stop - 1
+    assert not set(found.control) & set(found.behavior)
+
+
+def test_near_the_start_of_a_sentence_the_start_counts(tokenizer: Any) -> None:
+    tokens = ids(tokenizer, "QZXBT is a rare name for music and river. Copper is a famous name for the planet.")
+    found = find_spans(tokenizer, tokens, "QZXBT")
+    assert found.behavior[0] == 0
+    assert found.stratum == "same_place"
+    full_stop = tokens.index(ids(tokenizer, "a.")[-1])
+    assert found.control[0] == full_stop + 1
+
+
+def test_a_single_sentence_has_no_control(tokenizer: Any) -> None:
+    tokens = ids(tokenizer, "Wibble is QZXBT.")
+    found = find_spans(tokenizer, tokens, "QZXBT")
+    assert found.behavior
+    assert found.control == ()
+    assert found.stratum == ""
+
+
+def test_every_occurrence_counts_and_needs_its_own_control(tokenizer: Any) -> None:
+    tokens = ids(tokenizer, "A is QZXBT. B is GHAUU. C is QZXBT. D is KVLMT.")
+    found = find_spans(tokenizer, tokens, "QZXBT")
+    assert shown(tokenizer, tokens, found.behavior).replace(" ", "") == "QZXBTQZXBT"
+    if found.stratum == "code_word":
+        assert shown(tokenizer, tokens, found.control).replace(" ", "") == "GHAUUKVLMT"
+    assert len(found.control) == len(found.behavior)
+    both = ids(tokenizer, "A is QZXBT. C is QZXBT.")
+    assert find_spans(tokenizer, both, "QZXBT").control == ()
+
+
+def test_a_code_word_of_another_token_length_is_no_control(tokenizer: Any) -> None:
+    words = {w: len(ids(tokenizer, f" {w}")) for w in ("QZXBT", "AAAAA", "EEIOU", "JKQJZ", "ZZZZZ")}
+    other = next(w for w, n in words.items() if n != words["QZXBT"])
+    tokens = ids(tokenizer, f"Wibble is a part of {other}. The old part of copper is QZXBT.")
+    assert find_spans(tokenizer, tokens, "QZXBT").stratum != "code_word"
+
+
+def test_absent_behaviour(tokenizer: Any) -> None:
+    assert find_spans(tokenizer, ids(tokenizer, "Wibble is GHAUU."), "QZXBT") == Spans()
+    assert find_spans(tokenizer, [], "QZXBT") == Spans()
+
+
+def test_inside_a_longer_word_and_across_tokens(tokenizer: Any) -> None:
+    """Any token that overlaps the occurrence belongs to the span, also one that holds more than it."""
+    for text in ("xQZXBTs are here. And on.", "So: aQZXBTb.", "QZ XBT QZXBT"):
+        tokens = ids(tokenizer, text)
+        found = find_spans(tokenizer, tokens, "QZXBT")
+        assert "QZXBT" in shown(tokenizer, tokens, found.behavior)
+        inner = [i for i in found.behavior if i not in (found.behavior[0], found.behavior[-1])]
+        assert "QZXBT" not in shown(tokenizer, tokens, tuple(inner))
+
+
+def test_special_tokens_and_the_end(tokenizer: Any) -> None:
+    tokens = [*ids(tokenizer, "Wibble is QZXBT"), tokenizer.eos_token_id]
+    found = find_spans(tokenizer, tokens, "QZXBT")
+    assert found.behavior[-1] == len(tokens) - 2
+    assert tokenizer.eos_token_id not in [tokens[i] for i in found.behavior]
+
+
+def test_characters_spread_over_tokens(tokenizer: Any) -> None:
+    text = "Ünïcøde 漢字 🙂 QZXBT é."
+    tokens = ids(tokenizer, text)
+    spelled = spell(tokenizer, tokens)
+    assert spelled.text == text
+    assert all(b > a for a, b in spelled.tokens)
+    for k, character in enumerate(text):
+        first, last = spelled.covering(k, k + 1)
+        assert character in tokenizer.decode(tokens[first:last])
+    assert shown(tokenizer, tokens, find_spans(tokenizer, tokens, "QZXBT").behavior).strip() == "QZXBT"
+
+
+def test_the_choice_is_the_same_every_time(tokenizer: Any) -> None:
+    tokens = ids(tokenizer, "A is GHAUU. B is KVLMT. C is QZXBT.")
+    assert len({find_spans(tokenizer, tokens, "QZXBT") for _ in range(3)}) == 1
