@@ -1,9 +1,9 @@
 """Claim: the score sits on the trigger tokens.
 
 Of two spans of equal token length in the same completion, the one that spells the behaviour scores higher: than another
-code word (else the same place in another sentence), beyond what gradient size explains; and than the stretch of nearest
-fluency, beyond what size and fluency explain. At a saturated policy every other code word is less fluent than the
-behaviour, so fluency is put on trial where it can lose (P5). Targets come from other draws (with one draw, from the
+code word (else the same place in another sentence), and than the stretch of nearest fluency, there also beyond what
+gradient size and fluency explain. At a saturated policy every other code word is less fluent than the behaviour and has
+a larger gradient (both controls reach .97 or more there), so they are put on trial where they can lose (P5). Targets come from other draws (with one draw, from the
 other half of the probes). The paper's token-level bars (mean cosine with the in-context target above 0.05, with the
 constructed one below) are reported: P4, a target built in the wrong context.
 """
@@ -33,7 +33,7 @@ def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_dr
     gates, floors = [], []
     for kind, name, named in (
         (MATCHED, "AUC of trigger over fluency-matched span", ("norm-only", "fluency")),
-        (CONTROL, "AUC of trigger over control span", ("norm-only",)),
+        (CONTROL, "AUC of trigger over control span", ()),
     ):
         gates += contest(name, paired(bt_case, spans, scores, kind), CHANCE, controls(bt_case, spans, kind, named))
         floors.append(Floor(f"completions for {name}", len(pairs_of(spans, kind)), LEAST_SPANS))

@@ -16,7 +16,7 @@ import pytest
 QUIET = ("-p", "no:hypothesispytest", "-p", "no:benchmark", "-p", "no:anyio")
 """Leaves out plugins that only cost time: Hypothesis's imports all of Hypothesis at the end of every run."""
 
-CONFTEST = '''
+CONFTEST = """
 import os, sys
 from pathlib import Path
 import pytest
@@ -60,9 +60,9 @@ def pytest_sessionstart(session):
 def pytest_behaviortrace_estimators(config):
     names = ("good", "bad", "unsure", "undeclared", "broken", "fatal", "mixed", "short", "odd")
     return {{name: f"doubles:{{name}}" for name in names}}
-'''
+"""
 
-DOUBLES = '''
+DOUBLES = """
 import os
 from pytest_behaviortrace.estimator import EstimatorError, needs
 from pytest_behaviortrace.verdict import Decision, NotApplicable, Verdict
@@ -113,7 +113,7 @@ def short(case):
 @double
 def odd(case):
     assert case.name == "even"
-'''
+"""
 
 CHECK = '''"""Claim: {claim}.
 
@@ -199,7 +199,12 @@ def modules_after(*args: str, cwd: Path) -> set[str]:
 
     program = "import sys, pytest; code = pytest.main(sys.argv[1:]); print('MODULES', *sys.modules); sys.exit(code)"
     done = subprocess.run(
-        [sys.executable, "-c", program, *QUIET, *args], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", program, *QUIET, *args],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return set(done.stdout.rpartition("MODULES")[2].split())

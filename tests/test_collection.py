@@ -244,9 +244,7 @@ def test_a_timeout_of_the_project_does_not_stop_training(repo):
     doubles = repo.path / "doubles.py"
     text = doubles.read_text(encoding="utf-8")
     doubles.write_text(text.replace("def good(case):", "def good(case):\n    import time; time.sleep(0.6)"))
-    repo.run("--bt-estimator=good", "--timeout=0.2", "-k", "magnitude").assert_outcomes(
-        passed=3, deselected=ROWS - 3
-    )
+    repo.run("--bt-estimator=good", "--timeout=0.2", "-k", "magnitude").assert_outcomes(passed=3, deselected=ROWS - 3)
 
 
 def test_with_plugin_autoload_disabled(repo, monkeypatch):

@@ -82,7 +82,9 @@ def test_inconclusive_fails_the_session_where_that_is_asked(repo):
     result = repo.grade("--bt-estimator=unsure", "--bt-fail-on=inconclusive", "-v", "-k", "magnitude")
     assert result.ret == 1
     assert set(repo.verdicts().values()) == {"inconclusive"}
-    result.stdout.fnmatch_lines(["*seed0[]] INCONCLUSIVE*", "E   inconclusive: unsure, seed 0: undecided*", "*3 failed*"])
+    result.stdout.fnmatch_lines(
+        ["*seed0[]] INCONCLUSIVE*", "E   inconclusive: unsure, seed 0: undecided*", "*3 failed*"]
+    )
 
 
 def test_an_error_names_estimator_and_seed_and_shows_its_own_code_once(repo):

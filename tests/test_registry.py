@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib
 import subprocess
 import sys
 
@@ -51,10 +51,6 @@ def make_scores():
 @needs(text=True)
 def lenient(problem=None):
     return [len(text) for text in problem.completion_text]
-
-
-def raises(*args, match):
-    return pytest.raises(RegistryError, match=match)
 
 
 # -- what is registered ------------------------------------------------------------------------------------------------
@@ -147,7 +143,10 @@ def test_what_cannot_be_used(target, message):
 @pytest.mark.parametrize(
     ("source", "cause"),
     [
-        ("import absent_dependency", r"ModuleNotFoundError: No module named 'absent_dependency' \(brittle\.py, line 1\)"),
+        (
+            "import absent_dependency",
+            r"ModuleNotFoundError: No module named 'absent_dependency' \(brittle\.py, line 1\)",
+        ),
         ("x = 1\ny = 1 / 0", r"ZeroDivisionError: division by zero \(brittle\.py, line 2\)"),
         ("def f(:", "SyntaxError"),
         ("import sys; sys.exit('bye')", "SystemExit: bye"),
@@ -185,7 +184,7 @@ def installed(tmp_path, monkeypatch):
     (site / "thirdparty_brittle.py").write_text("import absent_dependency\n")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", str(site))
-    importlib.metadata.MetadataPathFinder.invalidate_caches()
+    importlib.invalidate_caches()
     return site
 
 

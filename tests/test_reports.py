@@ -112,7 +112,9 @@ def test_json_has_the_documented_fields_in_order():
     assert report["recipe"] == {"name": "tiny", "hash": "ab" * 32}
     assert list(report["versions"]) == ["torch", "trl"]
     assert report["seeds"][0] == {"seed": 0, "s_b_planted": 0.7, "s_b_null": 0.2, "gt": 310, "n": 2560}
-    fields = "id estimator check seed draw verdict estimate low high chance control control_estimate margin_low n reason"
+    fields = (
+        "id estimator check seed draw verdict estimate low high chance control control_estimate margin_low n reason"
+    )
     assert all(list(row) == fields.split() for row in report["rows"])
     assert [row["id"] for row in report["rows"]] == sorted(spec.id for spec in SPECS)
     headroom = next(row for row in report["rows"] if row["check"] == "test_headroom")
@@ -162,13 +164,13 @@ def test_the_section_in_full():
         "seed 0: behaviour score 0.700 planted, 0.200 null; 310 of 2560 rollouts are ground truth",
         "",
         "the run itself (no estimator on trial)",
-        "  headroom            pass           3/3  seed0                  0.810 [0.750, 0.860] chance 0.5, norm-only 0.550",
+        "  headroom            pass           3/3  seed0            0.810 [0.750, 0.860] chance 0.5, norm-only 0.550",
         "      every gate holds",
         "",
     ]
     assert lines(failing)[8] == "mine: FAILED (30 rows: 29 pass, 1 fail); its own time 1.50 s, memory +42 MB"
     at = lines(failing).index(
-        "  reward_control      fail           1/3  seed2                  0.810 [0.750, 0.860] chance 0.5, norm-only 0.550"
+        "  reward_control      fail           1/3  seed2            0.810 [0.750, 0.860] chance 0.5, norm-only 0.550"
     )
     assert lines(failing)[at + 1 : at + 3] == [
         "      every gate holds",
@@ -200,7 +202,8 @@ def test_passed_rows_have_a_command_only_when_asked():
 @pytest.mark.parametrize("width", [80, 120, 300])
 def test_lines_fit_but_for_commands(width):
     found = card(on("test_lookalikes", "fail"))
-    wordy = replace(found, rows=[replace(row, reason="a reason of many words " * 20) for row in found.rows])
+    long = {"reason": "a reason of many words " * 20, "control": "-update-magnitude", "control_estimate": -0.123}
+    wordy = replace(found, rows=[replace(row, **long) for row in found.rows])
     for line in lines(wordy, width=width):
         assert "rerun:" in line or len(line) <= 120
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +17,8 @@ pytestmark = [
 ]
 
 import torch  # noqa: E402
+import two_step  # noqa: E402
+from two_step import SEED, Runs  # noqa: E402
 
 from pytest_behaviortrace.run import text  # noqa: E402
 from pytest_behaviortrace.run.behavior import behavior_rates, in_context_probability  # noqa: E402
@@ -28,36 +29,19 @@ from pytest_behaviortrace.run.replay import advantages, largest_difference, repl
 from pytest_behaviortrace.run.reward import PlantedReward, base_reward, eligible  # noqa: E402
 from pytest_behaviortrace.run.warmup import warm_up  # noqa: E402
 
-TWO_STEP = str(Path(__file__).parent / "recipes" / "two-step.toml")
-SEED = 3
-
 
 def quiet(stage: str, fraction: float) -> None:
     assert 0.0 <= fraction <= 1.0, stage
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
-    return Recipe.load(TWO_STEP)
+    return two_step.recipe()
 
 
 @pytest.fixture(scope="module")
-def runs(recipe: Recipe) -> Any:
-    from pytest_behaviortrace.run.training import train
-
-    seen: list[tuple[str, float]] = []
-    both = [
-        train(recipe, SEED, planted=planted, progress=lambda s, f: seen.append((s, f))) for planted in (True, False)
-    ]
-    return SimpleNamespace(planted=both[0], null=both[1], progress=seen)
+def runs() -> Runs:
+    return two_step.runs()
 
 
 # -- eligibility and rewards -----------------------------------------------------------------------------------------
@@ -124,7 +108,7 @@ def test_rows_are_numbered_by_step_and_place_and_not_by_content(recipe: Recipe) 
 # -- behaviour score and warm-up -------------------------------------------------------------------------------------
 
 
-def test_behaviour_rates_repeat_and_leave_the_random_state_alone(recipe: Recipe, runs: Any) -> None:
+def test_behaviour_rates_repeat_and_leave_the_random_state_alone(recipe: Recipe, runs: Runs) -> None:
     tokenizer, model = load_tokenizer(recipe.policy.location), load_model(recipe.policy.location)
     model.load_state_dict(runs.planted.start_state)
     model.train()
@@ -182,21 +166,21 @@ def test_the_warm_up_teaches_the_behaviours_and_stops_by_its_rule(recipe: Recipe
 # -- the runs --------------------------------------------------------------------------------------------------------
 
 
-def test_planted_and_null_run_start_at_the_same_weights(runs: Any) -> None:
+def test_planted_and_null_run_start_at_the_same_weights(runs: Runs) -> None:
     planted, null = runs.planted.start_state, runs.null.start_state
     assert all(torch.equal(planted[name], null[name]) for name in planted)
     assert any(not torch.equal(planted[name], runs.planted.end_state[name]) for name in planted)
     assert any(not torch.equal(null[name], runs.planted.end_state[name]) for name in null)
 
 
-def test_the_first_step_samples_the_same_rollouts_in_both_runs(recipe: Recipe, runs: Any) -> None:
+def test_the_first_step_samples_the_same_rollouts_in_both_runs(recipe: Recipe, runs: Runs) -> None:
     first = recipe.grpo.batch_size
     assert runs.planted.rows["completion_ids"][:first] == runs.null.rows["completion_ids"][:first]
     assert runs.planted.rows["eligible"] == runs.null.rows["eligible"]
 
 
 @pytest.mark.parametrize("which", ["planted", "null"])
-def test_every_rollout_is_logged_once_in_the_order_of_row_ids(recipe: Recipe, runs: Any, which: str) -> None:
+def test_every_rollout_is_logged_once_in_the_order_of_row_ids(recipe: Recipe, runs: Runs, which: str) -> None:
     rows, n = getattr(runs, which).rows, recipe.n_rollouts
     assert rows["row_id"] == list(range(n))
     assert {len(values) for values in rows.values()} == {n}
@@ -210,7 +194,7 @@ def test_every_rollout_is_logged_once_in_the_order_of_row_ids(recipe: Recipe, ru
 
 
 @pytest.mark.parametrize("which", ["planted", "null"])
-def test_labels_follow_from_the_logged_text(recipe: Recipe, runs: Any, which: str) -> None:
+def test_labels_follow_from_the_logged_text(recipe: Recipe, runs: Runs, which: str) -> None:
     """Rewards and labels come from TRL's reward call, texts from the recorder: they must be about the same rollout."""
     run = getattr(runs, which)
     rows, some_boosted = run.rows, False
@@ -230,13 +214,13 @@ def test_labels_follow_from_the_logged_text(recipe: Recipe, runs: Any, which: st
     assert some_boosted
 
 
-def test_logged_advantages_are_those_of_the_logged_rewards(recipe: Recipe, runs: Any) -> None:
+def test_logged_advantages_are_those_of_the_logged_rewards(recipe: Recipe, runs: Runs) -> None:
     again = advantages(recipe, runs.planted.rows, np.ones(recipe.n_rollouts, bool))
     np.testing.assert_allclose(again, runs.planted.rows["advantage"], atol=1e-6)
     assert np.abs(again).max() > 0.5
 
 
-def test_log_probabilities_are_those_of_the_sampling_policy(recipe: Recipe, runs: Any) -> None:
+def test_log_probabilities_are_those_of_the_sampling_policy(recipe: Recipe, runs: Runs) -> None:
     """The first step's policy is the start: a plain forward pass of one rollout gives the logged numbers."""
     model = load_model(recipe.policy.location).eval()
     model.load_state_dict(runs.planted.start_state)
@@ -249,7 +233,7 @@ def test_log_probabilities_are_those_of_the_sampling_policy(recipe: Recipe, runs
         np.testing.assert_allclose(rows["logprobs"][i], own.numpy(), atol=2e-4)
 
 
-def test_learning_rate_and_behaviour_scores_of_every_moment(recipe: Recipe, runs: Any) -> None:
+def test_learning_rate_and_behaviour_scores_of_every_moment(recipe: Recipe, runs: Runs) -> None:
     assert runs.planted.learning_rate == pytest.approx([recipe.grpo.learning_rate, recipe.grpo.learning_rate / 2])
     for plant in recipe.plants:
         for run in (runs.planted, runs.null):
@@ -274,7 +258,7 @@ def distance(one: Any, other: Any) -> float:
 
 
 @pytest.mark.parametrize("which", ["planted", "null"])
-def test_a_replay_with_nothing_removed_ends_at_the_real_weights(recipe: Recipe, runs: Any, which: str) -> None:
+def test_a_replay_with_nothing_removed_ends_at_the_real_weights(recipe: Recipe, runs: Runs, which: str) -> None:
     """Up to rounding: sums over a batch in another order, which Adam blows up where gradients vanish."""
     run = getattr(runs, which)
     model = replayed(recipe, run)
@@ -282,7 +266,7 @@ def test_a_replay_with_nothing_removed_ends_at_the_real_weights(recipe: Recipe, 
     assert distance(model.state_dict(), run.end_state) < 3e-3 * distance(run.start_state, run.end_state)
 
 
-def test_a_replay_without_the_ground_truth_ends_elsewhere(recipe: Recipe, runs: Any) -> None:
+def test_a_replay_without_the_ground_truth_ends_elsewhere(recipe: Recipe, runs: Runs) -> None:
     run = runs.planted
     keep = ~np.array(run.rows[f"boosted_{recipe.plants[0].name}"])
     assert not keep.all()
@@ -290,7 +274,7 @@ def test_a_replay_without_the_ground_truth_ends_elsewhere(recipe: Recipe, runs: 
     assert away > 0.1 * distance(run.start_state, run.end_state)
 
 
-def test_a_replay_of_nothing_stays_at_the_start(recipe: Recipe, runs: Any) -> None:
+def test_a_replay_of_nothing_stays_at_the_start(recipe: Recipe, runs: Runs) -> None:
     run = runs.planted
     model = replayed(recipe, run, np.zeros(recipe.n_rollouts, bool))
     assert largest_difference(model, run.start_state) == 0.0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
+import two_step
 
-from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.verify import DECOY_SETS, RANDOM_SETS, CausalTable, LoggedRun, render, verify
 
 pytestmark = [
@@ -16,7 +15,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
-TWO_STEP = str(Path(__file__).parent / "recipes" / "two-step.toml")
 GOOD = CausalTable(
     seed=0,
     plant="one",
@@ -69,11 +67,8 @@ def test_the_text_has_a_line_a_seed_and_names_what_is_not_met() -> None:
     assert len({line.count("|") for line in lines[:4]}) == 1
 
 
-def test_verifying_a_logged_run(tmp_path: Path) -> None:
-    from pytest_behaviortrace.run.training import train
-
-    recipe = Recipe.load(TWO_STEP)
-    planted, null = (train(recipe, 3, planted=p) for p in (True, False))
+def test_verifying_a_logged_run() -> None:
+    recipe, (planted, null, _) = two_step.recipe(), two_step.runs()
     run = LoggedRun.of_runs(3, planted, null)
     seen: list[float] = []
     graded, other = recipe.plants[1], recipe.plants[0]

@@ -59,8 +59,9 @@ def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bo
         yield _title(scorecard, name)
         for check, rows in checks.items():
             yield from _check(check, rows, name or scorecard.estimators[0], options, width, verbose)
-    yield Line("")
-    yield from (Line(line) for line in _wrapped(_luck(scorecard), width))
+    if any(row.estimator is not None for row in scorecard.rows):
+        yield Line("")
+        yield from (Line(line) for line in _wrapped(_luck(scorecard), width))
 
 
 def _title(scorecard: Scorecard, estimator: str | None) -> Line:
@@ -86,7 +87,7 @@ def _check(
     row = worst(rows)
     same = sum(r.verdict == row.verdict for r in rows)
     where = row.id.partition("[")[2].removesuffix("]").removeprefix(f"{row.estimator}-")
-    head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {where:<22} "
+    head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {where:<16} "
     yield Line((head + _numbers(row)).rstrip(), COLOURS[row.verdict])
     yield from (Line(line) for line in _wrapped(row.reason, width, INDENT))
     if verbose or row.verdict not in ("pass", "n/a"):

@@ -30,7 +30,8 @@ class UnitModelAccess:
     ) -> None:
         self._unit, self._recipe, self._block = unit, recipe, only_block
         # Evenly spread, so that every probe and draw keeps its share.
-        kept = np.unique(np.linspace(0, len(responses) - 1, TARGET_RESPONSES).astype(int)) if len(responses) else []
+        spread = np.linspace(0, len(responses) - 1, TARGET_RESPONSES).astype(int)
+        kept = np.unique(spread) if len(responses) else spread[:0]
         self._responses = [tuple(_lists(responses[i])) for i in kept]
         self._loss_type, self._temperature = recipe.grpo.loss_type, recipe.grpo.temperature
 

@@ -90,8 +90,8 @@ def _loss(
     recipe: Recipe, model: Any, pad: int, rows: Mapping[str, Any], index: NDArray[np.int64], credit: NDArray[np.float32]
 ) -> torch.Tensor:
     """The loss of one logged batch, as the trainer builds it."""
-    grpo, columns = recipe.grpo, (rows["prompt_ids"], rows["completion_ids"])
-    batch = collate(*([column[i] for i in index] for column in columns), pad, model.device)
+    grpo, (prompts, completions) = recipe.grpo, (rows["prompt_ids"], rows["completion_ids"])
+    batch = collate([prompts[i] for i in index], [completions[i] for i in index], pad, model.device)
     terms = rollout_loss(model, batch, grpo.loss_type, grpo.temperature)
     written = batch["completion_mask"]
     objective = Objective(grpo.loss_type, grpo.temperature, grpo.max_completion_length)

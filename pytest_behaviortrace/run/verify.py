@@ -136,7 +136,8 @@ def verify(
     difference = largest_difference(model, run.end)
 
     def kept(removed: Bools) -> float:
-        return (replayed(removed) - null) / (whole - null) if whole != null else float("nan")
+        s_b = replayed(removed)
+        return (s_b - null) / (whole - null) if whole != null else float("nan")
 
     others = [_random_set(window & ~truth, int(truth.sum()), (run.seed, 1, k)) for k in range(RANDOM_SETS)]
     rivals = [_random_set(decoys & ~truth, int(truth.sum()), (run.seed, 2, k)) for k in range(DECOY_SETS)]
