@@ -3,9 +3,9 @@
 Of two spans of equal token length in the same completion, the one that spells the behaviour scores higher: than another
 code word (else the same place in another sentence), and than the stretch of nearest fluency, there also beyond what
 gradient size and fluency explain. At a saturated policy every other code word is less fluent than the behaviour and has
-a larger gradient (both controls reach .97 or more there), so they are put on trial where they can lose (P5). Targets come from other draws (with one draw, from the
-other half of the probes). The paper's token-level bars (mean cosine with the in-context target above 0.05, with the
-constructed one below) are reported: P4, a target built in the wrong context.
+a larger gradient (both controls reach .97 or more there), so they are put on trial where they can lose (P5). Targets
+come from other draws (with one draw, from the other half of the probes). The paper's token-level bars (mean cosine with
+the in-context target above 0.05, with the constructed one below) are reported: P4, a target built in the wrong context.
 """
 
 import numpy as np
