@@ -21,7 +21,7 @@ LEAST_SHARE = 0.01
 """Share of the target's squared norm that makes a block matter: DESIGN, test_coverage."""
 CANARIES = 8
 """Positive and as many negative canaries per block: DESIGN, test_coverage."""
-OWN_ROLLOUTS = 64
+OWN_ROLLOUTS = 32
 """Rollouts scored per block by estimators with gradients of their own; each block costs them one more pass."""
 
 

@@ -45,7 +45,8 @@ def matched_auc(case: Case, siblings: Siblings, scores: NDArray[np.float64], mat
 def fluency_controlled_auc(case: Case, seed: int, draw: int) -> Replicated:
     """Within-group AUC after the whole basis of fluency is removed inside groups."""
     siblings = case.evidence.siblings(seed, draw)
-    return residual(case, siblings, sibling_scores(case, siblings))
+    scores = sibling_scores(case, siblings)
+    return case.grader.memo(("residual AUC", case.name, siblings.key), lambda: residual(case, siblings, scores))
 
 
 def controls(case: Case, siblings: Siblings) -> dict[str, Replicated]:

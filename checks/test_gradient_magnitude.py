@@ -40,7 +40,8 @@ def test_gradient_magnitude(bt_case: Case, bt_estimator: str, bt_seed: int) -> N
 def window_precision(case: Case, seed: int) -> Replicated:
     """Precision at the ground-truth count inside the window, minus chance, with its cluster-bootstrap replicates."""
     rollouts = case.evidence.rollouts(seed)
-    return excess(case, rollouts, case.scores(rollouts.key, rollouts.problem))
+    scores = case.scores(rollouts.key, rollouts.problem)
+    return case.grader.memo(("window precision", case.name, seed), lambda: excess(case, rollouts, scores))
 
 
 def controls(case: Case, seed: int) -> dict[str, Replicated]:

@@ -35,7 +35,8 @@ def test_reward_control(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
 def decoy_auc(case: Case, seed: int) -> Replicated:
     """AUC of ground truth against decoys of nearby steps."""
     rollouts = case.evidence.rollouts(seed)
-    return against_decoys(case, rollouts, case.scores(rollouts.key, rollouts.problem))
+    scores = case.scores(rollouts.key, rollouts.problem)
+    return case.grader.memo(("decoy AUC", case.name, seed), lambda: against_decoys(case, rollouts, scores))
 
 
 def controls(case: Case, seed: int) -> dict[str, Replicated]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import functools
 import os
 import sys
 from collections.abc import Sequence
-from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,15 +151,11 @@ def _cache(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    from pytest_behaviortrace import checklist
+    from pytest_behaviortrace.registry import Registry
     from pytest_behaviortrace.run.recipe import Recipe
 
-    print("estimators (pytest --bt-estimator=NAME):")
-    for point in sorted(metadata.entry_points(group="pytest_behaviortrace.estimators"), key=lambda p: p.name):
-        print(f"  {point.name:24} {point.dist.name if point.dist else ''}".rstrip())
-    print("checks:")
-    for path in sorted(Path(str(resources.files("pytest_behaviortrace.checks"))).glob("test_*.py")):
-        claim = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
-        print(f"  {path.stem.removeprefix('test_'):24} {claim.removeprefix('Claim: ')}".rstrip())
+    print("\n".join([*Registry().listing(), *checklist.listing()]))
     print("recipes:")
     for name in Recipe.names():
         print(f"  {name}")

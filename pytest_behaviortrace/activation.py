@@ -34,11 +34,7 @@ def registry(config: pytest.Config) -> Registry:
 
 def listing(config: pytest.Config) -> str:
     """Text of --bt-list; imports no estimator."""
-    lines = ["estimators (pytest --bt-estimator=NAME):"]
-    lines += [f"  {entry.name:<24} {entry.origin}" for entry in registry(config).entries()]
-    lines += ["checks:"]
-    lines += [f"  {check.name.removeprefix('test_'):<24} {check.claim}" for check in checklist.declared()]
-    return "\n".join(lines)
+    return "\n".join([*registry(config).listing(), *checklist.listing()])
 
 
 def activate(config: pytest.Config) -> GradingSession:

@@ -17,6 +17,14 @@ from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.store import Store
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Tiny tensors: two threads on two busy cores slow a forward pass tenfold."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the suite's runs live: `BEHAVIORTRACE_TEST_CACHE` to keep them between sessions, else a fresh folder."""
