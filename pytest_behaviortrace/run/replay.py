@@ -29,7 +29,7 @@ def advantages(recipe: Recipe, rows: Mapping[str, Any], keep: Bools) -> NDArray[
 
     `rows` holds `reward`, `group` and `step`. A rollout left alone in its group has advantage 0: nothing to compare.
     """
-    reward = torch.as_tensor(np.asarray(rows["reward"]), dtype=torch.float32)
+    reward = torch.tensor(np.array(rows["reward"]), dtype=torch.float32)
     group, step = np.asarray(rows["group"]), np.asarray(rows["step"])
     result = torch.zeros_like(reward)
     for members in _by_value(group, keep):
