@@ -178,7 +178,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
 

@@ -80,11 +80,11 @@ def needs(
 def needs_of(estimator: Estimator) -> Needs:
     """The needs an estimator declares through its `needs` attribute; `Needs()` where it declares none.
 
-    Raises `TypeError` when the attribute is not a `Needs`.
+    Raises `EstimatorError` when the attribute is not a `Needs`.
     """
     declared = getattr(estimator, "needs", None)
     if declared is None:
         return Needs()
     if not isinstance(declared, Needs):
-        raise TypeError(f"the attribute 'needs' must be a Needs, not {type(declared).__name__}")
+        raise EstimatorError(f"{estimator!r}: the attribute 'needs' must be a Needs, not {type(declared).__name__}")
     return declared

@@ -68,6 +68,8 @@ class AttributionProblem:
     """What the estimator at hand declared; see `scoped`."""
     lazy: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Values, or zero-argument functions giving them on first use, of everything served by need."""
+    undeclared: list[str] = field(default_factory=list, repr=False, init=False)
+    """What was read without being declared, in case the estimator swallowed the exception."""
     _made: dict[str, Any] = field(default_factory=dict, repr=False, init=False)
 
     def __len__(self) -> int:
@@ -85,8 +87,9 @@ class AttributionProblem:
         return np.random.default_rng(self.rng_seed)
 
     def scoped(self, allowed: Needs) -> AttributionProblem:
-        """The same problem for an estimator that declared `allowed`."""
-        return replace(self, allowed=allowed)
+        """The same problem for an estimator that declared `allowed`; everything else is taken out of it."""
+        lazy = {name: value for name, value in self.lazy.items() if getattr(allowed, NEED_OF.get(name, "gradients"))}
+        return replace(self, allowed=allowed, lazy=lazy)
 
     def replacing(self, **values: Any) -> AttributionProblem:
         """The same problem with some served values or columns exchanged (arrays become read-only)."""
@@ -99,6 +102,7 @@ class AttributionProblem:
 
     def _serve(self, need: str, name: str) -> Any:
         if not getattr(self.allowed, need):
+            self.undeclared.append(name)
             raise UndeclaredAccess(
                 f"problem.{name} needs Needs({need}=True); the estimator declared {self.allowed.names() or 'nothing'}"
             )
@@ -186,6 +190,18 @@ class AttributionProblem:
 
 
 Thunk = Callable[[], _T]
+
+NEED_OF = {
+    "span_gradients": "spans",
+    "prompt_ids": "text",
+    "completion_ids": "text",
+    "prompt_text": "text",
+    "completion_text": "text",
+    "behavior": "behavior",
+    "behavior_mask": "behavior",
+    "model": "model",
+}
+"""Which need serves what; everything else that is served takes `gradients`."""
 
 
 def _freeze(value: Any) -> Any:

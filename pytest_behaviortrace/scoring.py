@@ -38,10 +38,7 @@ def score(name: str, estimator: Estimator, problem: AttributionProblem, timeout:
     seconds, returns anything but n finite numbers, or changes what it was given.
     """
     where = f"estimator {name!r} on {len(problem)} {problem.kind}"
-    try:
-        scoped = problem.scoped(needs_of(estimator))
-    except TypeError as error:
-        raise EstimatorError(f"{where}: {error}") from error
+    scoped = problem.scoped(needs_of(estimator))
     before = _digest(scoped)
     with _memory() as grown:
         start = time.perf_counter()
@@ -58,6 +55,10 @@ def score(name: str, estimator: Estimator, problem: AttributionProblem, timeout:
             # SystemExit and pytest outcomes raised inside an estimator must not pass for a verdict.
             raise EstimatorError(f"{where} raised {type(error).__name__}: {_first_line(error)}") from error
         seconds = time.perf_counter() - start
+    if timeout is not None and seconds > timeout:  # it swallowed the deadline
+        raise EstimatorError(f"{where} took {seconds:.1f} s, longer than {timeout:g} s (--bt-estimator-timeout)")
+    if scoped.undeclared:
+        raise EstimatorError(f"{where} read something it does not declare: problem.{scoped.undeclared[0]}")
     if _digest(scoped) != before:
         raise EstimatorError(f"{where} changed the arrays it was given; copy before writing")
     return Scored(_vouched(raw, len(problem), where), seconds, grown[0])

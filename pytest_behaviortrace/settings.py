@@ -85,7 +85,7 @@ class _Reader:
         value, where, _ = self._value(name)
         if value is None:
             return default
-        if not value.strip().isdecimal() or int(value) < 1:
+        if not (value.strip().isascii() and value.strip().isdecimal()) or int(value) < 1:
             self._wrong(value, where, "is not a number of at least 1; give how many, such as 3")
         return int(value)
 

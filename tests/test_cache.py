@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -325,6 +326,6 @@ def test_ctrl_c_on_the_command_line_exits_130(tmp_path):
 def test_the_list_names_estimators_checks_and_recipes(capsys):
     assert main(["list"]) == 0
     out = capsys.readouterr().out
-    assert "  token-gas                pytest-behaviortrace\n" in out
+    assert f"  token-gas                pytest-behaviortrace {metadata.version('pytest-behaviortrace')}\n" in out
     assert "  headroom                 this run can tell estimators apart.\n" in out
     assert "  tiny\n" in out

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from problems import make_problem
 
-from pytest_behaviortrace.estimator import EstimatorError, Needs, needs
+from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, Needs, needs
 from pytest_behaviortrace.scoring import score
 
 
@@ -62,6 +62,36 @@ def test_a_slow_estimator_is_stopped() -> None:
     with pytest.raises(EstimatorError, match=r"took longer than 0\.2 s"):
         score("slow", slow, a_problem(), timeout=0.2)
     assert time.monotonic() - start < 10
+
+
+def test_swallowing_the_deadline_does_not_help() -> None:
+    def swallow(problem):
+        with contextlib.suppress(BaseException):
+            time.sleep(30)
+        return flat(problem)
+
+    with pytest.raises(EstimatorError, match=r"longer than 0\.2 s"):
+        score("swallow", swallow, a_problem(), timeout=0.2)
+
+
+def test_swallowing_an_undeclared_read_does_not_help() -> None:
+    def swallow(problem):
+        with contextlib.suppress(Exception):
+            problem.span_gradients.sum()
+        return flat(problem)
+
+    with pytest.raises(EstimatorError, match=r"does not declare: problem\.span_gradients"):
+        score("swallow", swallow, a_problem())
+
+
+@pytest.mark.parametrize("name", ["span_gradients", "completion_text", "behavior_mask"])
+def test_what_is_not_declared_is_not_there(name) -> None:
+    def rummage(problem):
+        assert name not in problem.lazy
+        return getattr(problem.scoped(EVERYTHING), name)
+
+    with pytest.raises(EstimatorError, match="raised KeyError"):
+        score("rummage", rummage, a_problem())
 
 
 def test_a_fast_one_is_not() -> None:
