@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,9 +25,13 @@ STATUS = {
 
 
 def registry(config: pytest.Config) -> Registry:
-    """Everything registered. Raises `pytest.UsageError` when a conftest hook returned nonsense."""
+    """Everything registered. Raises `pytest.UsageError` when a conftest hook raised or returned nonsense."""
     try:
         hooked = config.hook.pytest_behaviortrace_estimators(config=config)
+    except Exception as error:
+        message = f"the hook pytest_behaviortrace_estimators raised {type(error).__name__}: {error}"
+        raise pytest.UsageError(f"{message}; mend it in the conftest.py or plugin that implements it") from None
+    try:
         return Registry(hooked, config.invocation_params.dir)
     except RegistryError as error:
         raise pytest.UsageError(str(error)) from None
@@ -50,6 +55,7 @@ def activate(config: pytest.Config) -> GradingSession:
             estimators = {name: known.load(name) for name in chosen.estimators}
         except RegistryError as error:
             raise pytest.UsageError(str(error)) from None
+        _require_needs(estimators)
     grading = GradingSession(chosen, checklist.declared(), estimators)
     typed = any(flag.startswith("--bt-estimator=") for flag in options.typed(config))
     collection.claim_arguments(config, grading, typed=typed)
@@ -61,6 +67,17 @@ def activate(config: pytest.Config) -> GradingSession:
             f"choose another with --bt-cache-dir or {options.CACHE_VARIABLE}"
         )
     return grading
+
+
+def _require_needs(estimators: Mapping[str, Estimator]) -> None:
+    """Raise `pytest.UsageError`, before anything is trained, for an estimator that declares no proper needs."""
+    from pytest_behaviortrace.estimator import EstimatorError, needs_of
+
+    for name, estimator in estimators.items():
+        try:
+            needs_of(estimator)
+        except EstimatorError as error:
+            raise pytest.UsageError(f"estimator {name!r}: {error}") from None
 
 
 def refuse_checks(config: pytest.Config) -> None:

@@ -86,5 +86,5 @@ def needs_of(estimator: Estimator) -> Needs:
     if declared is None:
         return Needs()
     if not isinstance(declared, Needs):
-        raise EstimatorError(f"{estimator!r}: the attribute 'needs' must be a Needs, not {type(declared).__name__}")
+        raise EstimatorError(f"its attribute 'needs' must be a Needs, not {type(declared).__name__}")
     return declared

@@ -38,7 +38,10 @@ def score(name: str, estimator: Estimator, problem: AttributionProblem, timeout:
     seconds, returns anything but n finite numbers, or changes what it was given.
     """
     where = f"estimator {name!r} on {len(problem)} {problem.kind}"
-    scoped = problem.scoped(needs_of(estimator))
+    try:
+        scoped = problem.scoped(needs_of(estimator))
+    except EstimatorError as error:
+        raise EstimatorError(f"{where}: {error}") from None
     before = _digest(scoped)
     with _memory() as grown:
         start = time.perf_counter()
@@ -68,8 +71,10 @@ def _vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:
     if hasattr(raw, "detach"):
         raw = raw.detach().cpu().numpy()
     try:
+        if np.ma.isMaskedArray(raw):
+            raise TypeError("a masked array")
         scores = np.asarray(raw)
-        if scores.dtype == object or np.iscomplexobj(scores):
+        if scores.dtype.kind not in "biuf":
             raise TypeError(f"dtype {scores.dtype}")
         scores = scores.astype(np.float64)
     except (TypeError, ValueError) as error:
@@ -84,7 +89,8 @@ def _vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or ["no message"])[0][:300]
+    line = (str(error).splitlines() or ["no message"])[0][:300]
+    return "".join(c if c.isprintable() else "?" for c in line)  # no escape codes in terminals and logs
 
 
 def _digest(problem: AttributionProblem) -> dict[str, int]:

@@ -213,7 +213,7 @@ def test_lines_say_each_stage_once():
     assert isinstance(display, Lines)
     play(display)
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "behaviortrace: training seed0, seed0-draw0"
+    assert lines[0] == "behaviortrace: to do: seed0, seed0-draw0"
     assert lines[2] == "behaviortrace: seed0: warm-up (0:00)"
     assert sum("planted run" in line for line in lines) == 2
     assert lines[4] == "behaviortrace: seed0: finished in 0:00 (1 of 2, about 0:00 left)"

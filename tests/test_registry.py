@@ -213,3 +213,18 @@ def test_a_conftest_hook_that_returns_nonsense_is_a_usage_error(pytester):
         result = pytester.runpytest_subprocess(*QUIET, *flags)
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines(["ERROR: the hook pytest_behaviortrace_estimators must return a dict*"])
+
+
+def test_a_conftest_hook_that_raises_is_a_usage_error(pytester):
+    pytester.makeconftest("def pytest_behaviortrace_estimators(config): import absent_dependency")
+    for flags in (("--bt-estimator=gas",), ("--bt-list",)):
+        result = pytester.runpytest_subprocess(*QUIET, *flags)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["ERROR: the hook pytest_behaviortrace_estimators raised ModuleNotFoundError*"])
+
+
+def test_needs_of_the_wrong_kind_are_a_usage_error(pytester):
+    pytester.makepyfile(mine="class Mine:\n    needs = 'gradients'\n    def __call__(self, problem): return []")
+    result = pytester.runpytest_subprocess(*QUIET, "--bt-estimator=mine:Mine")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: estimator 'mine:Mine': its attribute 'needs' must be a Needs, not str*"])

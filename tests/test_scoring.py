@@ -29,6 +29,8 @@ def flat(problem):
         (lambda p: None, "not .* real numbers"),
         (lambda p: ["a"] * len(p), "not .* real numbers"),
         (lambda p: np.zeros(len(p)) + 1j, "not .* real numbers"),
+        (lambda p: ["1"] * len(p), "not .* real numbers"),
+        (lambda p: np.ma.masked_array(np.zeros(len(p)), True), "not .* real numbers"),
         (lambda p: 1 / 0, "raised ZeroDivisionError: division by zero"),
         (lambda p: exit(3), "raised SystemExit"),
         (lambda p: pytest.skip("please"), "raised Skipped"),

@@ -103,7 +103,7 @@ class Lines:
         """Printed once per growth of the plan."""
         self._clock.expect(weights)
         if len(weights) > self._units:
-            self.message(f"training {', '.join(weights)}")
+            self.message(f"to do: {', '.join(weights)}")
         self._units = len(weights)
 
     def update(self, unit: str, stage: str, fraction: float) -> None:

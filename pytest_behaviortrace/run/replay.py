@@ -91,7 +91,7 @@ def _loss(
 ) -> torch.Tensor:
     """The loss of one logged batch, as the trainer builds it."""
     grpo, (prompts, completions) = recipe.grpo, (rows["prompt_ids"], rows["completion_ids"])
-    batch = collate([prompts[i] for i in index], [completions[i] for i in index], pad, model.device)
+    batch = collate([list(prompts[i]) for i in index], [list(completions[i]) for i in index], pad, model.device)
     terms = rollout_loss(model, batch, grpo.loss_type, grpo.temperature)
     written = batch["completion_mask"]
     objective = Objective(grpo.loss_type, grpo.temperature, grpo.max_completion_length)

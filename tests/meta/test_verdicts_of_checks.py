@@ -27,7 +27,7 @@ FAILS = {
     "target_context": ["ignores-its-target", "advantage", "random"],
     "coverage": ["first-tenth", "ignores-its-target"],
     "lookalikes": ["string-match", "step"],
-    "seed_stability": ["length"],
+    "seed_stability": ["random", "length"],
 }
 """Cheats a check must not let pass on any row; the first of each must fail somewhere, not merely stay undecided."""
 
