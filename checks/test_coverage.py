@@ -13,7 +13,7 @@ from pytest_behaviortrace import statistics
 from pytest_behaviortrace.estimator import Needs, needs_of
 from pytest_behaviortrace.gates import Replicated
 from pytest_behaviortrace.grading import Case
-from pytest_behaviortrace.statistics import ClusterBootstrap, Pairs
+from pytest_behaviortrace.statistics import Pairs
 from pytest_behaviortrace.verdict import Decision, Gate, NotApplicable, Verdict, decide
 
 CHANCE = 0.5
@@ -54,18 +54,17 @@ def canary_gates(case: Case, seed: int) -> list[Gate]:
     scores = case.scores(canaries.key, canaries.problem)
     gates = []
     for name, positive, negative in zip(canaries.blocks, canaries.positive, canaries.negative, strict=True):
-        auc = canary_auc(scores[positive], scores[negative])
+        auc = canary_auc(case, scores[positive], scores[negative])
         gates.append(Gate(f"canaries of block {name}", auc.interval(), bar=CHANCE))
     return gates
 
 
-def canary_auc(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> Replicated:
+def canary_auc(case: Case, positive: NDArray[np.float64], negative: NDArray[np.float64]) -> Replicated:
     """AUC over all pairs of one positive and one negative canary; canaries with the same noise are one cluster."""
     count = len(positive)
     i, j = np.divmod(np.arange(count * count), count)
     pairs, scores = Pairs(i, count + j, crossed=True), np.concatenate([positive, negative])
-    bootstrap = ClusterBootstrap(np.tile(np.arange(count), 2))
-    return Replicated(statistics.auc(scores, pairs), statistics.auc_replicates(scores, pairs, bootstrap))
+    return Replicated.auc(scores, pairs, case.bootstrap(("canaries", count), np.tile(np.arange(count), 2)))
 
 
 def own_gradient_gates(case: Case, seed: int) -> list[Gate]:

@@ -39,7 +39,7 @@ def test_fluency_control(bt_case: Case, bt_estimator: str, bt_seed: int, bt_draw
 def matched_auc(case: Case, siblings: Siblings, scores: NDArray[np.float64], matched: Pairs) -> Replicated:
     """AUC over the pairs whose fluency agrees, where no function of fluency can win by being steep."""
     _, bootstrap = layout(case, siblings)
-    return Replicated(statistics.auc(scores, matched), statistics.auc_replicates(scores, matched, bootstrap))
+    return Replicated.auc(scores, matched, bootstrap)
 
 
 def fluency_controlled_auc(case: Case, seed: int, draw: int) -> Replicated:
@@ -70,7 +70,8 @@ def layout(case: Case, siblings: Siblings) -> tuple[Pairs, ClusterBootstrap]:
     """Within-group pairs, and the bootstrap over probes (the contexts of one probe share its wording)."""
 
     def make() -> tuple[Pairs, ClusterBootstrap]:
-        return statistics.within_group_pairs(siblings.shown, siblings.group), ClusterBootstrap(siblings.probe)
+        pairs = statistics.within_group_pairs(siblings.shown, siblings.group)
+        return pairs, case.bootstrap(("probes", siblings.key), siblings.probe)
 
     return case.grader.memo(("sibling layout", siblings.key), make)
 
@@ -79,7 +80,4 @@ def residual(case: Case, siblings: Siblings, scores: NDArray[np.float64]) -> Rep
     """Residual AUC of any score of the siblings."""
     pairs, bootstrap = layout(case, siblings)
     basis = statistics.fluency_basis(siblings.logprob, siblings.group)
-    return Replicated(
-        statistics.residual_auc(scores, pairs, basis, siblings.group),
-        statistics.residual_auc_replicates(scores, pairs, basis, siblings.group, bootstrap),
-    )
+    return Replicated.residual_auc(scores, pairs, basis, siblings.group, bootstrap)

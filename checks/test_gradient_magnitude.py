@@ -61,12 +61,8 @@ def controls(case: Case, seed: int) -> dict[str, Replicated]:
 def excess(case: Case, rollouts: Rollouts, scores: NDArray[np.float64]) -> Replicated:
     """Tie-aware precision minus chance among the window's rollouts; clusters are prompt groups."""
     window = rollouts.window
-    bootstrap = case.grader.memo(
-        ("window bootstrap", rollouts.key), lambda: statistics.ClusterBootstrap(rollouts.problem.group[window])
-    )
-    truth = rollouts.truth[window]
-    estimate = statistics.tie_aware_precision(scores[window], truth) - statistics.chance(truth)
-    return Replicated(estimate, statistics.precision_replicates(scores[window], truth, bootstrap).excess)
+    bootstrap = case.bootstrap(("window", rollouts.key), rollouts.problem.group[window])
+    return Replicated.excess_precision(scores[window], rollouts.truth[window], bootstrap)
 
 
 def rescaled(problem: AttributionProblem, factor: NDArray[Any] | None = None) -> AttributionProblem:

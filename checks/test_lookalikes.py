@@ -7,12 +7,12 @@ estimator that tells it there reads the recipe, not the run: an error, never a v
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.estimator import EstimatorError
 from pytest_behaviortrace.gates import Replicated, contest
 from pytest_behaviortrace.grading import Case
-from pytest_behaviortrace.statistics import ClusterBootstrap
 from pytest_behaviortrace.verdict import Floor, decide
 
 CHANCE = 0.5
@@ -20,8 +20,8 @@ LEAST_PAIRS = 100
 """Within-group pairs that decide anything; the paper's floor for matched pairs (PAPER.md, "Metrics")."""
 LEAK_LEVEL = 0.001
 """An AUC this unlikely under a fair coin is a leak (99.9 %): DESIGN, test_lookalikes."""
-COIN_FLIPS = 20_000
-"""Permutations of eligibility behind that probability."""
+COIN_FLIPS = 4
+"""Permutations of eligibility behind that probability, per resample of the bootstrap (20,000 by default)."""
 
 
 def test_lookalikes(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
@@ -29,10 +29,7 @@ def test_lookalikes(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
     scores = bt_case.scores(rollouts.key, rollouts.problem)
     group = rollouts.problem.group
     pairs = statistics.within_group_pairs(rollouts.truth, group, rollouts.lookalike)
-    bootstrap = bt_case.grader.memo(("lookalike bootstrap", bt_seed), lambda: ClusterBootstrap(group))
-    auc = Replicated(
-        statistics.auc(scores, pairs) if len(pairs) else CHANCE, statistics.auc_replicates(scores, pairs, bootstrap)
-    )
+    auc = Replicated.auc(scores, pairs, bt_case.bootstrap(("look-alikes", bt_seed), group))
     decision = decide(
         contest("AUC against look-alikes", auc, CHANCE, {}),
         [Floor("ground-truth x look-alike pairs", len(pairs), LEAST_PAIRS)],
@@ -53,14 +50,26 @@ def null_auc(case: Case, seed: int) -> float:
     if not len(up) or not len(down):
         return CHANCE
     observed = statistics.separation(up, down)
-    ranks = statistics.average_ranks(scores)
-    rng = np.random.default_rng((seed, 6))
-    sums = np.array([ranks[rng.permutation(len(ranks))[: len(up)]].sum() for _ in range(COIN_FLIPS)])
-    flips = (sums - len(up) * (len(up) + 1) / 2) / (len(up) * len(down))
-    as_extreme = int(np.count_nonzero(np.abs(flips - CHANCE) >= abs(observed - CHANCE) - 1e-12))
-    if (as_extreme + 1) / (COIN_FLIPS + 1) < LEAK_LEVEL:
+    heads = case.grader.memo(
+        ("coin", seed), lambda: coin(seed, len(scores), len(up), COIN_FLIPS * case.grader.resamples)
+    )
+    sums = statistics.average_ranks(scores)[heads].sum(axis=1)
+    tossed = (sums - len(up) * (len(up) + 1) / 2) / (len(up) * len(down))
+    as_extreme = int(np.count_nonzero(np.abs(tossed - CHANCE) >= abs(observed - CHANCE) - 1e-12))
+    if (as_extreme + 1) / (len(heads) + 1) < LEAK_LEVEL:
         raise EstimatorError(
             f"eligibility leak: on the null run of seed {seed}, where eligibility decides nothing, {case.name!r} tells "
             f"it with AUC {observed:.3f} (n={len(scores)}); it must know the recipe's coin from elsewhere"
         )
     return observed
+
+
+def coin(seed: int, n: int, heads: int, flips: int) -> NDArray[np.int32]:
+    """(flips, heads): which of n rollouts would have been eligible, had the coin fallen otherwise."""
+    rng, items = np.random.default_rng((seed, 6)), np.arange(n, dtype=np.int32)
+    return np.concatenate([rng.permuted(np.tile(items, (part, 1)), axis=1)[:, :heads] for part in chunks(flips)])
+
+
+def chunks(flips: int, most: int = 1000) -> list[int]:
+    """Flips in parts, so that few whole permutations are held at a time."""
+    return [min(most, flips - start) for start in range(0, flips, most)]

@@ -73,7 +73,7 @@ def layout(case: Case, rollouts: Rollouts) -> tuple[Pairs, ClusterBootstrap]:
         problem = rollouts.problem
         return (
             statistics.cross_pairs(rollouts.truth, rollouts.decoy, problem.step),
-            ClusterBootstrap(problem.group),
+            case.bootstrap(("prompt groups", rollouts.key[1]), problem.group),
         )
 
     return case.grader.memo(("decoy layout", rollouts.key[1]), make)
@@ -82,4 +82,4 @@ def layout(case: Case, rollouts: Rollouts) -> tuple[Pairs, ClusterBootstrap]:
 def against_decoys(case: Case, rollouts: Rollouts, scores: NDArray[np.float64]) -> Replicated:
     """AUC of any score of the training rollouts against decoys."""
     pairs, bootstrap = layout(case, rollouts)
-    return Replicated(statistics.auc(scores, pairs), statistics.auc_replicates(scores, pairs, bootstrap))
+    return Replicated.auc(scores, pairs, bootstrap)

@@ -12,7 +12,7 @@ from pytest_behaviortrace.checks.test_reward_control import LEAST_PAIRS, against
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.estimator import needs_of
-from pytest_behaviortrace.gates import Replicated, contest
+from pytest_behaviortrace.gates import contest
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.verdict import Floor, decide
 
@@ -31,8 +31,8 @@ def test_target_context(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
             against_decoys(bt_case, graded, topic_scores(bt_case, decoy))
         ),
     )
-    flipped = Replicated(-topic.estimate, -topic.replicates)
-    gates = contest("AUC asked minus AUC with the decoy asked", switched, 0.0, {"topic": topic, "-topic": flipped})
+    both = {"topic": topic, "-topic": topic.flipped(0.0)}
+    gates = contest("AUC asked minus AUC with the decoy asked", switched, 0.0, both)
     gates[0] = replace(gates[0], least=LEAST_DIFFERENCE)
     pairs, _ = layout(bt_case, graded)
     decision = decide(gates, [Floor("ground-truth x decoy pairs", len(pairs), LEAST_PAIRS)], chance=0.0, n=len(pairs))

@@ -16,7 +16,7 @@ from pytest_behaviortrace.estimator import Needs
 from pytest_behaviortrace.evidence import CONTROL, MATCHED, Spans
 from pytest_behaviortrace.gates import Replicated, both_ways, contest
 from pytest_behaviortrace.grading import Case
-from pytest_behaviortrace.statistics import ClusterBootstrap, Pairs
+from pytest_behaviortrace.statistics import Pairs
 from pytest_behaviortrace.verdict import Floor, decide
 
 CHANCE = 0.5
@@ -63,10 +63,7 @@ def pairs_of(spans: Spans, kind: int) -> Pairs:
 def paired(case: Case, spans: Spans, scores: NDArray[np.float64], kind: int) -> Replicated:
     """Paired AUC of any score of the spans; clusters are probes."""
     pairs = pairs_of(spans, kind)
-    if not len(pairs):
-        return Replicated(CHANCE, np.full(statistics.RESAMPLES, np.nan))
-    bootstrap = case.grader.memo(("span bootstrap", spans.key), lambda: ClusterBootstrap(spans.probe))
-    return Replicated(statistics.auc(scores, pairs), statistics.auc_replicates(scores, pairs, bootstrap))
+    return Replicated.auc(scores, pairs, case.bootstrap(("probes", spans.key), spans.probe))
 
 
 def strata(spans: Spans, scores: NDArray[np.float64]) -> list[str]:

@@ -6,27 +6,60 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from pytest_behaviortrace.statistics import percentile
+from pytest_behaviortrace import statistics
+from pytest_behaviortrace.statistics import ClusterBootstrap, Pairs, percentile
 from pytest_behaviortrace.verdict import WIDTH_CAP, Gate, Interval
 
 
 @dataclass(frozen=True, eq=False)
 class Replicated:
-    """A statistic and its bootstrap replicates (R,); two of them are comparable when they share the resamples."""
+    """A statistic and its bootstrap replicates (R,); two of them are comparable when they share the resamples.
+
+    `clusters`: how many clusters carry it, which sets how far its interval is widened for few of them.
+    """
 
     estimate: float
     replicates: NDArray[np.float64]
+    clusters: int
 
-    def interval(self, level: float = 0.95) -> Interval:
-        """Percentile interval."""
-        low, high = percentile(self.replicates, level)
+    @classmethod
+    def auc(cls, scores: ArrayLike, pairs: Pairs, bootstrap: ClusterBootstrap) -> Replicated:
+        """`statistics.auc`."""
+        replicates = statistics.auc_replicates(scores, pairs, bootstrap)
+        return cls(statistics.auc(scores, pairs), replicates, pairs.clusters(bootstrap))
+
+    @classmethod
+    def residual_auc(
+        cls, scores: ArrayLike, pairs: Pairs, covariates: ArrayLike, groups: ArrayLike, bootstrap: ClusterBootstrap
+    ) -> Replicated:
+        """`statistics.residual_auc`."""
+        replicates = statistics.residual_auc_replicates(scores, pairs, covariates, groups, bootstrap)
+        estimate = statistics.residual_auc(scores, pairs, covariates, groups)
+        return cls(estimate, replicates, pairs.clusters(bootstrap))
+
+    @classmethod
+    def excess_precision(cls, scores: ArrayLike, truth: NDArray[np.bool_], bootstrap: ClusterBootstrap) -> Replicated:
+        """Tie-aware precision at the ground-truth count, minus chance."""
+        estimate = statistics.tie_aware_precision(scores, truth) - statistics.chance(truth)
+        replicates = statistics.precision_replicates(scores, truth, bootstrap).excess
+        return cls(estimate, replicates, len(np.unique(bootstrap.codes[truth])))
+
+    def interval(self, level: float = statistics.LEVEL) -> Interval:
+        """Percentile interval, widened for few clusters."""
+        low, high = percentile(self.replicates, level, self.clusters)
         return Interval(self.estimate, low, high)
 
     def minus(self, other: Replicated) -> Replicated:
         """The paired difference, resample by resample."""
-        return Replicated(self.estimate - other.estimate, self.replicates - other.replicates)
+        return Replicated(
+            self.estimate - other.estimate, self.replicates - other.replicates, min(self.clusters, other.clusters)
+        )
+
+    def flipped(self, total: float) -> Replicated:
+        """The same statistic of the score's negative: `total` minus it (1 for an AUC, 0 for a difference of AUCs)."""
+        return Replicated(total - self.estimate, total - self.replicates, self.clusters)
 
 
 def contest(
@@ -42,4 +75,4 @@ def contest(
 
 def both_ways(name: str, auc: Replicated) -> dict[str, Replicated]:
     """A control's AUC as it is and with its score flipped (1 - AUC): a control competes in both orientations."""
-    return {name: auc, f"-{name}": Replicated(1.0 - auc.estimate, 1.0 - auc.replicates)}
+    return {name: auc, f"-{name}": auc.flipped(1.0)}

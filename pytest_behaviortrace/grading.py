@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pytest_behaviortrace.estimator import Estimator, EstimatorError, Needs, needs_of
 from pytest_behaviortrace.evidence import EvidenceStore
 from pytest_behaviortrace.headroom import headroom
 from pytest_behaviortrace.problem import AttributionProblem, IntArray
 from pytest_behaviortrace.scoring import Scored, score
+from pytest_behaviortrace.statistics import RESAMPLES, ClusterBootstrap
 from pytest_behaviortrace.verdict import Decision, NotApplicable, Verdict
 
 if TYPE_CHECKING:
@@ -36,8 +37,18 @@ class Grader:
         draws: int,
         timeout: float | None = None,
     ) -> None:
-        self.recipe, self.seeds, self.draws, self.timeout = recipe, tuple(seeds), draws, timeout
-        self.evidence = EvidenceStore(store, recipe, plant, draws)
+        self._open(EvidenceStore(store, recipe, plant, draws), seeds, timeout, RESAMPLES)
+
+    @classmethod
+    def on(cls, evidence: EvidenceStore, seeds: Sequence[int], *, resamples: int = RESAMPLES) -> Grader:
+        """A grader on evidence that is there already; `resamples` of every bootstrap."""
+        grader = cls.__new__(cls)
+        grader._open(evidence, seeds, None, resamples)
+        return grader
+
+    def _open(self, evidence: EvidenceStore, seeds: Sequence[int], timeout: float | None, resamples: int) -> None:
+        self.evidence, self.seeds, self.draws = evidence, tuple(seeds), evidence.draws
+        self.timeout, self.resamples = timeout, resamples
         self._memo: dict[Any, Any] = {}
 
     def memo(self, key: Any, make: Callable[[], _T]) -> _T:
@@ -98,6 +109,10 @@ class Case:
         """The row's component (seed stability)."""
         assert self._component is not None, "this check has no components"
         return self._component
+
+    def bootstrap(self, key: Any, clusters: ArrayLike) -> ClusterBootstrap:
+        """The cluster bootstrap of that key, shared by every score so that differences between scores are paired."""
+        return self.grader.memo(("bootstrap", key), lambda: ClusterBootstrap(clusters, resamples=self.grader.resamples))
 
     # -- scores ------------------------------------------------------------------------------------------------------
     def require(self, carried: Needs, what: str) -> None:

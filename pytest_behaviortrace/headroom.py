@@ -24,7 +24,7 @@ LEAST_PAIRS = 1000
 
 def headroom(evidence: EvidenceStore, seed: int) -> Decision:
     """Pass or inconclusive, from the store alone: emergence, enough ground truth and decoys, ceiling, sibling pairs."""
-    gap = emergence(evidence.store.seed(seed).facts["s_b"][evidence.plant.name])
+    gap = emergence(evidence.behavior_scores(seed))
     rollouts = evidence.rollouts(seed)
     truth, window = rollouts.truth[rollouts.window], rollouts.window
     looks = indistinguishable(evidence, seed)[window]

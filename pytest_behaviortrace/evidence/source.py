@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +30,11 @@ class Source:
     def blocks(self, seed: int) -> dict[str, slice]:
         """Parameter block -> its buckets."""
         return {name: slice(*ends) for name, ends in self.store.seed(seed).facts["blocks"].items()}
+
+    def behavior_scores(self, seed: int) -> dict[str, dict[str, Sequence[float]]]:
+        """s_b of the graded behaviour: run (planted, null) -> checkpoint -> share of each probe's answers."""
+        scores: dict[str, dict[str, Sequence[float]]] = self.store.seed(seed).facts["s_b"][self.plant.name]
+        return scores
 
     @functools.cache  # noqa: B019 - one evidence store lives as long as its session
     def table(self, seed: int, name: str) -> dict[str, Any]:

@@ -41,6 +41,11 @@ class Pairs:
         """Number of pairs."""
         return len(self.positive)
 
+    def clusters(self, bootstrap: ClusterBootstrap) -> int:
+        """How many clusters carry the pairs: those with an item of each kind, for crossed pairs the fewer of both."""
+        sides = [len(np.unique(bootstrap.codes[side])) for side in (self.positive, self.negative)]
+        return min(sides)
+
     def where(self, keep: NDArray[np.bool_]) -> Pairs:
         """The pairs that `keep` (pairs,) picks."""
         return Pairs(self.positive[keep], self.negative[keep], self.crossed)

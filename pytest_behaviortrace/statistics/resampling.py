@@ -87,9 +87,27 @@ def undefined(replicates: NDArray[np.float64]) -> int:
     return int(np.count_nonzero(np.isnan(replicates)))
 
 
-def percentile(replicates: NDArray[np.float64], level: float = LEVEL) -> tuple[float, float]:
+def expanded_tail(clusters: int, level: float = LEVEL) -> float:
+    """Share of the replicates to leave out on each side of an interval that `clusters` clusters carry.
+
+    The percentile interval treats the bootstrap's spread as the statistic's own: with few clusters it is too narrow by
+    sqrt((n - 1) / n), and takes a normal quantile where Student's t belongs (T. Hesterberg, "What Teachers Should Know
+    About the Bootstrap", 2015: expanded percentile interval). 24 clusters: 1.7 % instead of 2.5 %; one: all is kept.
+    """
+    from scipy.special import ndtr, stdtrit
+
+    if clusters < 2:
+        return 0.0
+    t = float(stdtrit(clusters - 1, (1 + level) / 2))
+    return float(ndtr(-t * math.sqrt(clusters / (clusters - 1))))
+
+
+def percentile(
+    replicates: NDArray[np.float64], level: float = LEVEL, clusters: int | None = None
+) -> tuple[float, float]:
     """The central `level` of the replicates, undefined ones left out; NaN ends where fewer than half are defined.
 
+    `clusters`: widen for so few of them (`expanded_tail`); None gives the paper's plain percentile interval.
     Raises `ValueError` for a level outside (0, 1).
     """
     if not 0 < level < 1:
@@ -97,13 +115,19 @@ def percentile(replicates: NDArray[np.float64], level: float = LEVEL) -> tuple[f
     values = replicates[~np.isnan(replicates)]
     if not len(values) or 2 * len(values) < len(replicates):
         return math.nan, math.nan
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    tail = (1 - level) / 2 if clusters is None else expanded_tail(clusters, level)
+    low, high = np.quantile(values, [tail, 1 - tail])
     return float(low), float(high)
 
 
-def interval(estimate: float, replicates: NDArray[np.float64], level: float = LEVEL) -> Interval:
-    """The estimate with its percentile interval (PAPER.md, "Metrics": bootstrap over groups, percentile)."""
-    return Interval(float(estimate), *percentile(replicates, level))
+def interval(
+    estimate: float, replicates: NDArray[np.float64], level: float = LEVEL, clusters: int | None = None
+) -> Interval:
+    """The estimate with its percentile interval (PAPER.md, "Metrics": bootstrap over groups, percentile).
+
+    `clusters` widens it for so few clusters.
+    """
+    return Interval(float(estimate), *percentile(replicates, level, clusters))
 
 
 def mean_replicates(values: ArrayLike, bootstrap: ClusterBootstrap) -> NDArray[np.float64]:
