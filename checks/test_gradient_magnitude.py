@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.evidence import Rollouts
-from pytest_behaviortrace.gates import Replicated, contest
+from pytest_behaviortrace.gates import MIXTURE, Replicated, contest
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.problem import AttributionProblem
 from pytest_behaviortrace.verdict import decide
@@ -45,15 +45,19 @@ def window_precision(case: Case, seed: int) -> Replicated:
 
 
 def controls(case: Case, seed: int) -> dict[str, Replicated]:
-    """The same statistic of gradient size and update size, each also flipped."""
+    """The same statistic of gradient size and update size, each also flipped, and of their best mixture."""
 
     def make() -> dict[str, Replicated]:
         rollouts = case.evidence.rollouts(seed)
         found: dict[str, Replicated] = {}
+        columns = []
         for name in CONTROLS:
             values = case.control(name, rollouts.key, rollouts.problem)
             found |= {name: excess(case, rollouts, values), f"-{name}": excess(case, rollouts, -values)}
-        return found
+            columns.append(values[rollouts.window])
+        best = np.zeros(len(rollouts.window))
+        best[rollouts.window] = statistics.mixture_of_labels(columns, rollouts.truth[rollouts.window])
+        return found | {MIXTURE: excess(case, rollouts, best)}
 
     return case.grader.memo(("magnitude controls", seed), make)
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.estimator import Needs
-from pytest_behaviortrace.evidence import CONTROL, MATCHED, Spans
-from pytest_behaviortrace.gates import Replicated, both_ways, contest
+from pytest_behaviortrace.evidence import CONTROL, MATCHED, TRIGGER, Spans
+from pytest_behaviortrace.gates import MIXTURE, Replicated, both_ways, contest
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.statistics import Pairs
-from pytest_behaviortrace.verdict import Floor, decide
+from pytest_behaviortrace.verdict import Floor, Gate, decide
 
 CHANCE = 0.5
 LEAST_SPANS = 100
@@ -37,6 +37,7 @@ def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_dr
     ):
         gates += contest(name, paired(bt_case, spans, scores, kind), CHANCE, controls(bt_case, spans, kind, named))
         floors.append(Floor(f"completions for {name}", len(pairs_of(spans, kind)), LEAST_SPANS))
+    gates += against_mixture(bt_case, spans, scores)
     decision = decide(gates, floors, chance=CHANCE, n=len(pairs_of(spans, MATCHED)))
     cosines = f"target cosine in-context {spans.cosine_in_context:+.3f}, constructed {spans.cosine_constructed:+.3f}"
     bt_case.conclude(decision, remark="; ".join([*strata(spans, scores), f"{cosines} (bar {PAPER_BAR})"]))
@@ -53,6 +54,19 @@ def controls(case: Case, spans: Spans, kind: int, named: tuple[str, ...]) -> dic
         return found
 
     return case.grader.memo(("span controls", kind, spans.key), make)
+
+
+def against_mixture(case: Case, spans: Spans, scores: NDArray[np.float64]) -> list[Gate]:
+    """The gate above the best mixture of both controls, over every trigger and matched span of one prompt group.
+
+    Two mixed controls win most pairs that each alone nearly wins; crossing the completions of a group measures the
+    difference to them more closely than one pair a completion does.
+    """
+    pairs = statistics.within_group_pairs(spans.kind == TRIGGER, spans.group, spans.kind == MATCHED)
+    bootstrap = case.bootstrap(("probes", spans.key), spans.probe)
+    best = statistics.mixture_of_pairs([spans.norm.astype(np.float64), spans.logprob], pairs)
+    ours, theirs = (Replicated.auc(values, pairs, bootstrap) for values in (scores, best))
+    return contest("AUC of trigger over matched spans of the same prompts", ours, CHANCE, {MIXTURE: theirs})
 
 
 def pairs_of(spans: Spans, kind: int) -> Pairs:

@@ -12,6 +12,9 @@ from pytest_behaviortrace import statistics
 from pytest_behaviortrace.statistics import ClusterBootstrap, Pairs, percentile
 from pytest_behaviortrace.verdict import WIDTH_CAP, Gate, Interval
 
+MIXTURE = "mixture"
+"""Name of a check's named controls taken together, in the weights that serve them best."""
+
 
 @dataclass(frozen=True, eq=False)
 class Replicated:

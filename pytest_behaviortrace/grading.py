@@ -41,14 +41,17 @@ class Grader:
 
     @classmethod
     def on(cls, evidence: EvidenceStore, seeds: Sequence[int], *, resamples: int = RESAMPLES) -> Grader:
-        """A grader on evidence that is there already; `resamples` of every bootstrap."""
+        """A grader on evidence that is there already; `resamples` of every bootstrap; memory is not measured."""
         grader = cls.__new__(cls)
         grader._open(evidence, seeds, None, resamples)
+        grader.watch = False
         return grader
 
     def _open(self, evidence: EvidenceStore, seeds: Sequence[int], timeout: float | None, resamples: int) -> None:
         self.evidence, self.seeds, self.draws = evidence, tuple(seeds), evidence.draws
         self.timeout, self.resamples = timeout, resamples
+        self.watch = True
+        """Whether memory is measured while an estimator runs."""
         self._memo: dict[Any, Any] = {}
 
     def memo(self, key: Any, make: Callable[[], _T]) -> _T:
@@ -134,7 +137,7 @@ class Case:
 
         def attempt() -> Scored | EstimatorError:
             try:
-                scored = score(name, estimator, problem, timeout)
+                scored = score(name, estimator, problem, timeout, watch=self.grader.watch)
             except EstimatorError as error:  # remembered too: a slow or broken estimator breaks once, not per row
                 return error
             self.spend(scored.seconds, scored.peak_bytes)
@@ -157,7 +160,7 @@ class Case:
         from pytest_behaviortrace.estimators import controls, gradient
 
         estimator: Estimator = getattr(gradient if name == "gas" else controls, name.replace("-", "_"))
-        return self.grader.memo(("control", name, key), lambda: score(name, estimator, problem).scores)
+        return self.grader.memo(("control", name, key), lambda: score(name, estimator, problem, watch=False).scores)
 
     def spend(self, seconds: float, peak_bytes: int) -> None:
         """Count what the estimator itself cost for this row."""

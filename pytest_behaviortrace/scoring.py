@@ -31,8 +31,10 @@ class Scored:
     peak_bytes: int
 
 
-def score(name: str, estimator: Estimator, problem: AttributionProblem, timeout: float | None = None) -> Scored:
-    """Scores of `estimator` on `problem`.
+def score(
+    name: str, estimator: Estimator, problem: AttributionProblem, timeout: float | None = None, *, watch: bool = True
+) -> Scored:
+    """Scores of `estimator` on `problem`; `watch` measures its memory as well.
 
     Raises `EstimatorError`, naming the estimator and the kind of items, when it raises, takes longer than `timeout`
     seconds, returns anything but n finite numbers, or changes what it was given.
@@ -43,7 +45,7 @@ def score(name: str, estimator: Estimator, problem: AttributionProblem, timeout:
     except EstimatorError as error:
         raise EstimatorError(f"{where}: {error}") from None
     before = _digest(scoped)
-    with _memory() as grown:
+    with _memory() if watch else contextlib.nullcontext([0]) as grown:
         start = time.perf_counter()
         try:
             with _deadline(timeout):

@@ -29,7 +29,7 @@ class Rollouts:
     """On the graded behaviour's own prompts, in the window, behaviour shown, not eligible for its bonus."""
     own_prompt: BoolArray
     topic: F32
-    """(K,): mean gradient of behaviour-free siblings of the probes of the behaviour asked for."""
+    """(K,): mean gradient of behaviour-free siblings of the probes of the behaviour asked for, less the target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,8 @@ class Spans:
     kind: IntArray
     """(items,): `TRIGGER`, `CONTROL` or `MATCHED`."""
     probe: IntArray
-    """(items,)"""
+    group: IntArray
+    """(items,): of their siblings."""
     code_word: BoolArray
     """(items,): a control that is another code word."""
     logprob: NDArray[np.float64]

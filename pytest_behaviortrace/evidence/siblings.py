@@ -79,7 +79,7 @@ def spans(source: Source, seed: int, draw: int) -> Spans:
     in_context = [_cosines(rows[items][kind[items] == TRIGGER], fold.target) for fold, items in folds]
     constructed = _cosines(rows[kind == TRIGGER], source.fixed_target(seed, "constructed", plant))
     return Spans(
-        ("spans", seed, draw), folds, completion, kind, probe, code_word, logprob, norm,
+        ("spans", seed, draw), folds, completion, kind, probe, group, code_word, logprob, norm,
         _mean(np.concatenate(in_context)), _mean(constructed),
     )  # fmt: skip
 

@@ -75,13 +75,21 @@ class Source:
 
     @functools.cache  # noqa: B019
     def topic(self, seed: int, plant: str) -> F32:
-        """(K,): mean gradient of the siblings, of every draw, in which the behaviour does not occur."""
+        """(K,): mean gradient of the siblings, of every draw, in which the behaviour does not occur, less the target.
+
+        Without the projection it is the target turned round (cosine -.66 to -.93 on the embedded run): a completion
+        that lacks the behaviour teaches not to show it. A control must not contain what is on trial.
+        """
         rows = []
         for draw in range(self.draws):
             shown = np.asarray(self.draw_table(seed, draw, plant)["shown"], bool)
             rows.append(self.store.draw(seed, draw).sketches(f"siblings_{plant}").float32(np.flatnonzero(~shown)))
         stacked = np.concatenate(rows)
-        return np.asarray(stacked.mean(0), np.float32) if len(stacked) else np.zeros(stacked.shape[1], np.float32)
+        if not len(stacked):
+            return np.zeros(stacked.shape[1], np.float32)
+        mean, target = stacked.mean(0, dtype=np.float64), self.in_context_target(seed, plant).astype(np.float64)
+        size = float(target @ target)
+        return np.asarray(mean - target * (target @ mean / size if size > 0 else 0.0), np.float32)
 
     def fixed_target(self, seed: int, kind: str, plant: str) -> F32:
         """(K,): the `constructed` or `minimal_pair` target at the analysis policy."""

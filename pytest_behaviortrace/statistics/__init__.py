@@ -35,6 +35,7 @@ from pytest_behaviortrace.statistics.fluency import (
     residualise,
     tie_tolerance,
 )
+from pytest_behaviortrace.statistics.mixture import mixture_of_labels, mixture_of_pairs
 from pytest_behaviortrace.statistics.pairs import (
     Pairs,
     auc,
@@ -87,6 +88,8 @@ __all__ = [
     "matched_pairs",
     "mean_interval",
     "mean_replicates",
+    "mixture_of_labels",
+    "mixture_of_pairs",
     "percentile",
     "precision_replicates",
     "residual_auc",

@@ -94,10 +94,15 @@ def _precision_at_k(
     k: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Precision of each resample; items stand best first, `last` is the last item of each tied block."""
-    drawn = weights[codes]  # (n, resamples): running sums down this axis are plain vector additions
-    up_to = np.cumsum(drawn, axis=0, dtype=np.int32)[last]
-    drawn[~hit] = 0
-    hits = np.cumsum(drawn, axis=0, dtype=np.int32)[last]
+    blocks, most = 0, float(k.max(initial=0.0))
+    up_to = np.zeros((0, len(k)), np.int32)
+    while not blocks or (up_to[-1].min() < most and blocks < len(last)):
+        # Only the top of the ranking matters: as many whole blocks as hold k items in every resample.
+        blocks = len(last) if blocks else min(len(last), int(np.searchsorted(last, 2 * most)) + 1)
+        drawn = weights[codes[: last[blocks - 1] + 1]]  # (items, resamples): running sums are vector additions
+        up_to = np.cumsum(drawn, axis=0, dtype=np.int32)[last[:blocks]]
+    drawn[~hit[: len(drawn)]] = 0
+    hits = np.cumsum(drawn, axis=0, dtype=np.int32)[last[:blocks]]
     block, column = np.count_nonzero(up_to < k, axis=0), np.arange(len(k))
     end, won = up_to[block, column].astype(np.float64), hits[block, column].astype(np.float64)
     begin = np.where(block > 0, up_to[block - 1, column], 0)

@@ -49,6 +49,16 @@ class ClusterBootstrap:
             self.weights[start : start + rows] = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
         self.codes.flags.writeable = self.weights.flags.writeable = False
 
+    @classmethod
+    def leave_one_out(cls, clusters: ArrayLike) -> ClusterBootstrap:
+        """Not a bootstrap but a jackknife: as many resamples as clusters, each without one of them."""
+        found = cls(clusters, resamples=1)
+        found.weights = np.ones((found.n_clusters, found.n_clusters), np.int32) - np.eye(
+            found.n_clusters, dtype=np.int32
+        )
+        found.weights.flags.writeable = False
+        return found
+
     @property
     def n_clusters(self) -> int:
         """Number of clusters."""
