@@ -9,6 +9,7 @@ own spread over seeds would hide even a perfect score. Fewer than three seeds wi
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from pytest_behaviortrace.checks import test_fluency_control as fluency
@@ -24,44 +25,65 @@ LEAST_SEEDS = 3
 """Decided seeds below which nothing is said about stability: DESIGN, test_seed_stability."""
 COMPONENTS = ("window-precision", "fluency-controlled-auc", "decoy-auc")
 
-Row = tuple[int, str, float, dict[str, float]]
-"""Seed, name, estimate above chance, and the estimate minus each control's."""
+
+class Row(NamedTuple):
+    """One seed's (or draw's) estimate."""
+
+    seed: int
+    draw: int
+    name: str
+    estimate: float
+    """Above chance."""
+    margins: dict[str, float]
+    """The estimate minus each control's."""
+    sampling: float
+    """Bootstrap variance of the estimate."""
 
 
 def test_seed_stability(bt_case: Case, bt_estimator: str, bt_component: str) -> None:
     decided = [s for s in bt_case.grader.seeds if bt_case.grader.headroom(s).verdict is Verdict.PASS]
-    rows = [row for row in PARTS[bt_component](bt_case) if row[0] in decided]
-    means = [float(np.mean([estimate for s, _, estimate, _ in rows if s == seed])) for seed in decided]
+    rows = [row for row in PARTS[bt_component](bt_case) if row.seed in decided]
+    means = [float(np.mean([row.estimate for row in rows if row.seed == seed])) for seed in decided]
     interval = statistics.t_interval(means) if len(means) > 1 else Interval(np.nan, np.nan, np.nan)
     floor = Floor("seeds with headroom", len(decided), LEAST_SEEDS)
     decision = decide([Gate("mean over seeds, above chance", interval)], [floor], chance=0.0, n=len(rows))
     decision = everywhere(decision, rows)
-    bt_case.conclude(decision, headroom=False, remark="; ".join(f"{name} {e:+.3f}" for _, name, e, _ in rows))
+    found = [f"{row.name} {row.estimate:+.3f}" for row in rows]
+    bt_case.conclude(decision, headroom=False, remark="; ".join([*found, *spread(rows)]))
 
 
 def everywhere(decision: Decision, rows: list[Row]) -> Decision:
     """The decision with its closest control, and a fail where one seed or draw does not bear the claim out."""
-    margins = [(margin, control, estimate) for _, _, estimate, m in rows for control, margin in m.items()]
+    margins = [(margin, control, row.estimate) for row in rows for control, margin in row.margins.items()]
     if margins:
         margin, control, estimate = min(margins)
         decision = replace(decision, control=control, control_estimate=estimate - margin, margin_low=margin)
-    broken = [f"{name} {e:+.3f} is not above chance" for _, name, e, _ in rows if e <= 0]
-    broken += [f"{name} is {m:+.3f} from {c}" for _, name, _, found in rows for c, m in found.items() if m <= 0]
+    broken = [f"{row.name} {row.estimate:+.3f} is not above chance" for row in rows if row.estimate <= 0]
+    broken += [f"{row.name} is {m:+.3f} from {c}" for row in rows for c, m in row.margins.items() if m <= 0]
     if broken and decision.verdict is Verdict.PASS:
         return decision.but(Verdict.FAIL, f"not on every seed and draw: {broken[0]}")
     return decision
 
 
-def row(seed: int, name: str, statistic: Replicated, controls: dict[str, Replicated], chance: float) -> Row:
+def spread(rows: list[Row]) -> list[str]:
+    """How much of the estimates' variance is due to seed, draw and rollouts."""
+    seeds, draws = ({getattr(row, what) for row in rows} for what in ("seed", "draw"))
+    if not rows or len(rows) != len(seeds) * len(draws):
+        return []
+    table = np.array([[row.estimate, row.sampling] for row in rows]).reshape(len(seeds), len(draws), 2)
+    return [statistics.variance_components(table[:, :, 0], table[:, :, 1]).describe()]
+
+
+def row(seed: int, draw: int, name: str, statistic: Replicated, controls: dict[str, Replicated], chance: float) -> Row:
     """One seed's (or draw's) estimates."""
     margins = {control: statistic.estimate - theirs.estimate for control, theirs in controls.items()}
-    return seed, name, statistic.estimate - chance, margins
+    return Row(seed, draw, name, statistic.estimate - chance, margins, float(np.nanvar(statistic.replicates)))
 
 
 def window_precision(case: Case) -> list[Row]:
     """One row per seed."""
     return [
-        row(s, f"seed {s}", magnitude.window_precision(case, s), magnitude.controls(case, s), 0.0)
+        row(s, 0, f"seed {s}", magnitude.window_precision(case, s), magnitude.controls(case, s), 0.0)
         for s in case.grader.seeds
     ]
 
@@ -69,7 +91,7 @@ def window_precision(case: Case) -> list[Row]:
 def decoy_auc(case: Case) -> list[Row]:
     """One row per seed."""
     return [
-        row(s, f"seed {s}", reward.decoy_auc(case, s), reward.controls(case, s), reward.CHANCE)
+        row(s, 0, f"seed {s}", reward.decoy_auc(case, s), reward.controls(case, s), reward.CHANCE)
         for s in case.grader.seeds
     ]
 
@@ -78,7 +100,7 @@ def fluency_controlled_auc(case: Case) -> list[Row]:
     """One row per seed and draw."""
     return [
         row(
-            s, f"seed {s} draw {d}", fluency.fluency_controlled_auc(case, s, d),
+            s, d, f"seed {s} draw {d}", fluency.fluency_controlled_auc(case, s, d),
             fluency.controls(case, case.evidence.siblings(s, d)), fluency.CHANCE,
         )
         for s in case.grader.seeds

@@ -1,4 +1,4 @@
-"""Command line: `python -m pytest_behaviortrace train | cache | list`. Parses, delegates, prints."""
+"""Command line: `python -m pytest_behaviortrace train | calibrate | cache | list`. Parses, delegates, prints."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pytest_behaviortrace.calibration import command
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
@@ -28,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     try:
-        return {"train": _train, "cache": _cache, "list": _list}[args.command](args, parser)
+        return {"train": _train, "calibrate": _calibrate, "cache": _cache, "list": _list}[args.command](args, parser)
     except KeyboardInterrupt:
         print("interrupted; finished units are kept", file=sys.stderr)
         return 130
@@ -59,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--plant", metavar="P", help="behaviour to verify (default: the recipe's first)")
 
+    calibrate = commands.add_parser(
+        "calibrate", parents=[where], help="measure how often the checks pass what is worthless, and what is not",
+        epilog=EXIT_CODES, formatter_class=style,
+    )  # fmt: skip
+    command.add_arguments(calibrate, _positive)
+
     cache = commands.add_parser(
         "cache",
         parents=[where],
@@ -83,27 +91,45 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+def _ensured(
+    name: str, plant: str | None, seeds: list[int], draws: int, folder: Path | None, parser: argparse.ArgumentParser
+) -> tuple[Store, Recipe] | int:
+    """The store with these units in it, trained where missing, or the exit code of what went wrong."""
     from pytest_behaviortrace.run.cache import CacheError, default_cache_dir
     from pytest_behaviortrace.run.orchestrate import TrainingFailed, ensure
     from pytest_behaviortrace.run.progress import display_for
     from pytest_behaviortrace.run.recipe import Recipe
 
     try:
-        recipe = Recipe.load(args.recipe)
-        if args.plant:
-            recipe.plant(args.plant)
+        recipe = Recipe.load(name)
+        if plant:
+            recipe.plant(plant)
     except ValueError as error:
         parser.error(str(error))
     try:
-        store = ensure(
-            recipe, args.seeds, range(args.draws), args.cache_dir or default_cache_dir(), display_for(sys.stderr)
-        )
+        return ensure(recipe, seeds, range(draws), folder or default_cache_dir(), display_for(sys.stderr)), recipe
     except (CacheError, TrainingFailed) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    trained = _ensured(args.recipe, args.plant, args.seeds, args.draws, args.cache_dir, parser)
+    if isinstance(trained, int):
+        return trained
+    store, recipe = trained
     print(f"{recipe.name}: seeds {', '.join(map(str, args.seeds))} with {args.draws} draws each are in {store.folder}")
     return _verify(store, recipe, args) if args.verify else 0
+
+
+def _calibrate(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Train what the marginals are taken from, then run the study on it."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # one process per core; read when numpy is imported
+    if args.out is not None and (not args.out.parent.is_dir() or args.out.is_dir()):
+        parser.error(f"--out {args.out}: give the path of a file in a folder that exists")
+    seeds = list(range(command.RECORDED_SEEDS))
+    trained = _ensured(args.recipe, args.plant, seeds, command.RECORDED_DRAWS, args.cache_dir, parser)
+    return trained if isinstance(trained, int) else command.run(args, *trained)
 
 
 def _verify(store: Store, recipe: Recipe, args: argparse.Namespace) -> int:
@@ -181,6 +207,12 @@ def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
     return int(text)
+
+
+def _positive(text: str) -> int:
+    if (count := _count(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return count
 
 
 if __name__ == "__main__":

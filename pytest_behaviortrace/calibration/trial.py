@@ -32,6 +32,10 @@ class Plan:
     seeds: int = 3
     draws: int = 2
     resamples: int = 250
+    between_seeds: float = 0.0
+    """Spread of the true signal between seeds."""
+    between_draws: float = 0.0
+    """The same between draws."""
     follow_up: int = 100
     """Repetitions in which inconclusive rows are given more data."""
     compared: int = 20
@@ -96,7 +100,8 @@ def repetition(marginals: Marginals, plan: Plan, number: int) -> Counts:
     lucky = Trial(marginals, Dials(between_seeds=LUCK), plan, number)
     _false_passes(counts, lucky, [Contender("lucky seeds", TRUE_SIGNAL.make, SAMPLED)])
     for auc in POWER:
-        trial = strong if auc == STRONG else Trial(marginals, Dials(signal=signal_of(auc)), plan, number)
+        dials = Dials(signal_of(auc), between_seeds=plan.between_seeds, between_draws=plan.between_draws)
+        trial = strong if dials == strong.dials else Trial(marginals, dials, plan, number)
         _power(counts, trial, f"{auc:.2f}", number < plan.follow_up)
         if number < plan.compared:
             _compare(counts, trial, f"{auc:.2f}")

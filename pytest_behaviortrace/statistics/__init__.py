@@ -68,6 +68,7 @@ from pytest_behaviortrace.statistics.resampling import (
     t_interval,
     undefined,
 )
+from pytest_behaviortrace.statistics.variance import VarianceComponents, variance_components
 
 __all__ = [
     "LEVEL",
@@ -76,6 +77,7 @@ __all__ = [
     "ClusterBootstrap",
     "Pairs",
     "PrecisionReplicates",
+    "VarianceComponents",
     "auc",
     "auc_replicates",
     "average_ranks",
@@ -102,5 +104,6 @@ __all__ = [
     "tie_aware_precision",
     "tie_tolerance",
     "undefined",
+    "variance_components",
     "within_group_pairs",
 ]
