@@ -16,6 +16,7 @@ from pytest_behaviortrace.suite import SUITE
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import Estimator
+    from pytest_behaviortrace.expected import Refuted
 
 STATUS = {
     "inconclusive": ("inconclusive", "?", ("INCONCLUSIVE", {"yellow": True})),
@@ -56,7 +57,10 @@ def activate(config: pytest.Config) -> GradingSession:
         except RegistryError as error:
             raise pytest.UsageError(str(error)) from None
         _require_needs(estimators)
-    grading = GradingSession(chosen, checklist.declared(), estimators)
+    checks = checklist.declared()
+    on_trial = {check.name: "bt_estimator" in check.arguments for check in checks}
+    expected = settings.expected_failures(config, known, chosen, on_trial)
+    grading = GradingSession(chosen, checks, estimators, expected)
     typed = any(flag.startswith("--bt-estimator=") for flag in options.typed(config))
     collection.claim_arguments(config, grading, typed=typed)
     config.stash[collection.GRADING] = grading
@@ -105,6 +109,8 @@ def status(grading: GradingSession, report: pytest.TestReport) -> tuple[str, str
     """Category, letter and word of a row's report; None for everything that pytest words itself."""
     if _died(grading, report):
         return STATUS["error"]
+    if hasattr(report, "wasxfail"):
+        return None
     verdict = dict(report.user_properties).get("bt_verdict") if report.when == "call" else None
     if verdict == "inconclusive" and report.failed:  # --bt-fail-on=inconclusive
         return "failed", "?", ("INCONCLUSIVE", {"red": True})
@@ -126,9 +132,17 @@ def _died(grading: GradingSession, report: pytest.TestReport) -> bool:
 
 
 def finish(grading: GradingSession, session: pytest.Session, exitstatus: int) -> None:
-    """Write the JSON report, unless the session was broken off; 5 as exit code when nothing was decided."""
+    """Settle the session, unless it was broken off: expected failures that did not happen, the JSON report, exit code.
+
+    The exit code is 5 when nothing was decided.
+    """
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
         return
+    wrong = [found for found in grading.refuted() if found.entry.strict]
+    for found in wrong:
+        _report_refuted(session, found)
+    if wrong:
+        session.exitstatus = exitstatus = pytest.ExitCode.TESTS_FAILED
     if grading.settings.report is not None and not session.config.getoption("collectonly"):
         try:
             json_report.write(grading.scorecard(), grading.settings.report)
@@ -138,6 +152,19 @@ def finish(grading: GradingSession, session: pytest.Session, exitstatus: int) ->
             return
     if grading.rows and exitstatus == pytest.ExitCode.OK and not grading.scorecard().decided:
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def _report_refuted(session: pytest.Session, found: Refuted) -> None:
+    """Make an expected failure that did not happen a failed test of its own, for whoever reads reports."""
+    check = found.entry.check
+    name = f"{check}[{found.entry.estimator}-expected-to-fail]"
+    file = f"{checklist.PREFIX}/{check}.py"
+    report = pytest.TestReport(f"{file}::{name}", (file, None, name), {}, "failed", found.message, "call")
+    session.testscollected += 1  # or the progress would go beyond 100 %
+    session.config.hook.pytest_runtest_logreport(report=report)
+    last_failed: Any = session.config.pluginmanager.getplugin("lfplugin")
+    if last_failed is not None:  # no row has this id: --lf would look for it forever
+        last_failed.lastfailed.pop(getattr(report, "id", report.nodeid), None)
 
 
 def show(config: pytest.Config, grading: GradingSession, reporter: pytest.TerminalReporter) -> None:

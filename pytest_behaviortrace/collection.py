@@ -101,12 +101,21 @@ class CheckItem(pytest.Item):
             raise
         self._record(Verdict.PASS, case, case.decision.reason)
 
+    def amend(self, report: pytest.TestReport, error: BaseException | None) -> None:
+        """Let a report say what pytest cannot know: the reason of a skip, and that a failure was expected."""
+        expected = dict(self.user_properties).get("bt_expected_failure")
+        if report.skipped:
+            report.longrepr = self.repr_skip()
+        elif expected is not None and isinstance(error, ClaimFailed):
+            report.outcome, report.wasxfail = "skipped", str(expected)  # what pytest itself makes of an xfail mark
+
     def _record(self, verdict: Verdict, case: Any, reason: str) -> None:
         decision: Decision | None = getattr(case, "decision", None)
         found: dict[str, Any] = {}
         if decision is not None and verdict is not Verdict.ERROR:
             found = {field.name: getattr(decision, field.name) for field in fields(decision)}
-        found |= {"verdict": verdict.value, "reason": reason}
+        expected = self.config.stash[GRADING].expected_failures.reason(self.spec.estimator, self.spec.check, verdict)
+        found |= {"verdict": verdict.value, "reason": reason, "expected_failure": expected}
         if case is not None:
             found |= {"seconds": case.seconds, "peak_bytes": case.peak_bytes}
         for name, value in found.items():

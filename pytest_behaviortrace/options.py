@@ -9,6 +9,7 @@ import pytest
 
 SEEDS, DRAWS, RECIPE = 3, 2, "tiny"
 FAIL_ON = ("fail", "inconclusive")
+EXPECTED_FAILURES = "bt_expected_failures"
 CACHE_VARIABLE = "BEHAVIORTRACE_CACHE"
 
 FLAGS = (
@@ -34,6 +35,10 @@ def add(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption("--bt-list", action="store_true", default=False, help="list estimators and checks, and exit")
     parser.addini("bt_estimators", "estimators graded in every run, beside the project's own tests", "args", default=[])
+    parser.addini(
+        EXPECTED_FAILURES, "TOML file of failures that are expected, by estimator and check, each with its reason",
+        default="",
+    )  # fmt: skip
     for flag, ini, metavar, text in FLAGS:
         group.addoption(flag, default=None, metavar=metavar, help=text)
         if ini is not None:

@@ -91,13 +91,15 @@ class Active:
         self.grading.will_run(item.spec for item in session.items if isinstance(item, CheckItem))
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """A skip of ours says its reason, not its exception."""
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """A skip of ours says its reason, not its exception, and a failure that was expected is none."""
         from pytest_behaviortrace.collection import CheckItem
 
         report = yield
-        if report.skipped and isinstance(item, CheckItem):
-            report.longrepr = item.repr_skip()
+        if isinstance(item, CheckItem):
+            item.amend(report, call.excinfo.value if call.excinfo is not None else None)
         return report
 
     @pytest.hookimpl(tryfirst=True)

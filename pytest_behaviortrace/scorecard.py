@@ -49,6 +49,8 @@ class Row:
     margin_low: float | None = None
     n: int | None = None
     reason: str = ""
+    expected_failure: str | None = None
+    """Why it was expected to fail, if it did."""
 
     def __post_init__(self) -> None:
         for name in ("estimate", "low", "high", "chance", "control_estimate", "margin_low"):
@@ -101,6 +103,8 @@ class Scorecard:
     rows: Sequence[Row]
     expected: Mapping[str, frozenset[str]]
     costs: Mapping[str, Cost] = field(default_factory=dict)
+    refuted: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """By estimator and check: what there is to say about an expected failure that did not happen."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: row.id)))
@@ -157,7 +161,10 @@ def worst(rows: Sequence[Row]) -> Row:
 
 def row_of(spec: Any, properties: Mapping[str, Any]) -> Row:
     """The row of a `RowSpec` from the `bt_*` properties its report carries."""
-    names = ("verdict", "estimate", "low", "high", "chance", "control", "control_estimate", "margin_low", "n", "reason")
+    names = (
+        "verdict", "estimate", "low", "high", "chance", "control", "control_estimate", "margin_low", "n", "reason",
+        "expected_failure",
+    )  # fmt: skip
     found = {name: properties[f"bt_{name}"] for name in names if f"bt_{name}" in properties}
     return Row(spec.id, spec.estimator, spec.check, spec.seed, spec.draw, **found)
 

@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace.checklist import Check, RowSpec
+from pytest_behaviortrace.expected import ExpectedFailures, Refuted
 from pytest_behaviortrace.scorecard import Cost, Row, Scorecard, SeedFacts, row_of
 from pytest_behaviortrace.suite import SUITE
 
@@ -31,8 +32,15 @@ class GradingSession:
     display)` gives the object whose `case(...)` a row works with, `describe_seeds(settings, seeds)` the facts of runs.
     """
 
-    def __init__(self, settings: Settings, checks: Sequence[Check], estimators: Mapping[str, Estimator]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        checks: Sequence[Check],
+        estimators: Mapping[str, Estimator],
+        expected_failures: ExpectedFailures | None = None,
+    ) -> None:
         self.settings, self.checks, self.estimators = settings, checks, estimators
+        self.expected_failures = expected_failures or ExpectedFailures()
         self.selected: frozenset[str] | None = None
         """Ids of rows asked for on the command line; None: all."""
         self.own_tests = False
@@ -101,6 +109,14 @@ class GradingSession:
         self.rows[id] = row_of(self.specs[id], {"bt_verdict": "error", "bt_reason": DEAD_WORKER})
 
     # -- at the end --------------------------------------------------------------------------------------------------
+    def refuted(self) -> list[Refuted]:
+        """Expected failures that did not happen, as far as the rows that ran can tell."""
+        verdicts: dict[tuple[str | None, str], list[str | None]] = {}
+        for spec in self.specs.values():
+            row = self.rows.get(spec.id)
+            verdicts.setdefault((spec.estimator, spec.check), []).append(row.verdict if row is not None else None)
+        return self.expected_failures.refuted(verdicts)
+
     def scorecard(self) -> Scorecard:
         """The scorecard of the rows so far."""
         settings = self.settings
@@ -122,6 +138,7 @@ class GradingSession:
             tuple(self.rows.values()),
             expected,
             self.costs,
+            {(found.entry.estimator, found.entry.check): found.message for found in self.refuted()},
         )
 
 

@@ -5,14 +5,25 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from pytest_behaviortrace.options import CACHE_VARIABLE, DRAWS, FAIL_ON, FLAGS, RECIPE, SEEDS, asked, typed
+from pytest_behaviortrace import expected
+from pytest_behaviortrace.options import (
+    CACHE_VARIABLE,
+    DRAWS,
+    EXPECTED_FAILURES,
+    FAIL_ON,
+    FLAGS,
+    RECIPE,
+    SEEDS,
+    asked,
+    typed,
+)
 from pytest_behaviortrace.registry import Registry, RegistryError
 from pytest_behaviortrace.run.cache import default_cache_dir
 from pytest_behaviortrace.run.recipe import Recipe
@@ -61,11 +72,40 @@ def resolve(config: pytest.Config, registry: Registry) -> Settings:
     )
 
 
+def expected_failures(
+    config: pytest.Config, registry: Registry, chosen: Settings, checks: Mapping[str, bool]
+) -> expected.ExpectedFailures:
+    """What the file named by bt_expected_failures says, checked; `checks`: those with an estimator on trial are true.
+
+    Raises `pytest.UsageError`.
+    """
+    reader = _Reader(config)
+    if (value := reader.ini(EXPECTED_FAILURES)) is None:
+        return expected.ExpectedFailures()
+    path, names = reader.ini_folder / Path(value).expanduser(), {entry.name for entry in registry.entries()}
+    try:
+        entries = expected.load(path, value, checks, names.union(chosen.estimators))
+    except expected.ExpectedFailuresError as error:
+        raise pytest.UsageError(f"{EXPECTED_FAILURES}: {error}") from None
+    if config.getoption("runxfail", False):  # pytest's own flag: as if nothing had been expected to fail
+        return expected.ExpectedFailures()
+    return expected.ExpectedFailures(entries, {"fail", chosen.fail_on})
+
+
 class _Reader:
     """Takes values from the command line, else from the ini file, and remembers where each came from."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+
+    def ini(self, name: str) -> str | None:
+        """A value of the ini file; None where it says nothing."""
+        return str(self._config.getini(name)).strip() or None
+
+    @property
+    def ini_folder(self) -> Path:
+        """The folder that paths in the ini file are relative to."""
+        return self._config.inipath.parent if self._config.inipath else self._config.rootpath
 
     def _value(self, name: str) -> tuple[str | None, str, Path]:
         """The value, where it was said, and the folder its paths are relative to."""
@@ -73,8 +113,8 @@ class _Reader:
         value = config.getoption(name)
         if value is not None:
             return value, flag, config.invocation_params.dir
-        if any(name == ini for _, ini, *_ in FLAGS) and (value := str(config.getini(name)).strip()):
-            return value, f"{name} in {config.inipath}", config.inipath.parent if config.inipath else config.rootpath
+        if any(name == ini for _, ini, *_ in FLAGS) and (value := self.ini(name)) is not None:
+            return value, f"{name} in {config.inipath}", self.ini_folder
         return None, flag, config.invocation_params.dir
 
     def _wrong(self, value: Any, where: str, remedy: str) -> NoReturn:

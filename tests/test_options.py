@@ -188,7 +188,7 @@ def test_help_lists_every_flag(pytester):
     text = pytester.runpytest_subprocess(*QUIET, "--help").stdout.str()
     for flag in ("estimator", "list", "seeds", "draws", "recipe", "plant", "cache-dir", "report", "fail-on"):
         assert f"--bt-{flag}" in text
-    for ini in ("bt_estimators", "bt_seeds", "bt_cache_dir", "bt_estimator_timeout"):
+    for ini in ("bt_estimators", "bt_seeds", "bt_cache_dir", "bt_estimator_timeout", "bt_expected_failures"):
         assert ini in text
 
 

@@ -113,7 +113,8 @@ def test_json_has_the_documented_fields_in_order():
     assert list(report["versions"]) == ["torch", "trl"]
     assert report["seeds"][0] == {"seed": 0, "s_b_planted": 0.7, "s_b_null": 0.2, "gt": 310, "n": 2560}
     fields = (
-        "id estimator check seed draw verdict estimate low high chance control control_estimate margin_low n reason"
+        "id estimator check seed draw verdict estimate low high chance control control_estimate margin_low n reason "
+        "expected_failure"
     )
     assert all(list(row) == fields.split() for row in report["rows"])
     assert [row["id"] for row in report["rows"]] == sorted(spec.id for spec in SPECS)

@@ -58,7 +58,8 @@ def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bo
         yield Line("")
         yield _title(scorecard, name)
         for check, rows in checks.items():
-            yield from _check(check, rows, name or scorecard.estimators[0], options, width, verbose)
+            refuted = scorecard.refuted.get((name or "", check), "")
+            yield from _check(check, rows, name or scorecard.estimators[0], refuted, options, width, verbose)
     if any(row.estimator is not None for row in scorecard.rows):
         yield Line("")
         yield from (Line(line) for line in _wrapped(_luck(scorecard), width))
@@ -77,12 +78,17 @@ def _title(scorecard: Scorecard, estimator: str | None) -> Line:
 
 
 def _counts(rows: Sequence[Row]) -> str:
-    counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in reversed(SEVERITY)}
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    parts = []
+    for verdict in reversed(SEVERITY):
+        those = [row for row in rows if row.verdict == verdict]
+        expected = sum(row.expected_failure is not None for row in those)
+        if those:
+            parts.append(f"{len(those)} {verdict}" + (f" ({expected} expected)" if expected else ""))
+    return ", ".join(parts)
 
 
 def _check(
-    check: str, rows: Sequence[Row], estimator: str, options: Sequence[str], width: int, verbose: bool
+    check: str, rows: Sequence[Row], estimator: str, refuted: str, options: Sequence[str], width: int, verbose: bool
 ) -> Iterator[Line]:
     row = worst(rows)
     same = sum(r.verdict == row.verdict for r in rows)
@@ -90,6 +96,9 @@ def _check(
     head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {where:<16} "
     yield Line((head + _numbers(row)).rstrip(), COLOURS[row.verdict])
     yield from (Line(line) for line in _wrapped(row.reason, width, INDENT))
+    expected = next((r.expected_failure for r in rows if r.expected_failure is not None), None)
+    for remark in (f"expected: {expected}" if expected is not None else "", refuted):
+        yield from (Line(line) for line in _wrapped(remark, width, INDENT))
     if verbose or row.verdict not in ("pass", "n/a"):
         yield Line(f"{INDENT}rerun: {command(row, estimator, options)}")
 
