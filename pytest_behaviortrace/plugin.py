@@ -92,10 +92,12 @@ class Active:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """A skip of ours says its reason, not its exception."""
-        from pytest_behaviortrace.collection import CheckItem
+        """A skip of ours says its reason, not its exception, and a row of ours reports a bounded output."""
+        from pytest_behaviortrace.collection import CheckItem, bounded
 
         report = yield
+        if isinstance(item, CheckItem):
+            report.sections = bounded(report.sections)
         if report.skipped and isinstance(item, CheckItem):
             report.longrepr = item.repr_skip()
         return report
