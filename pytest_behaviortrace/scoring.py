@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import sys
 import threading
@@ -46,7 +47,7 @@ def score(name: str, estimator: Estimator, problem: AttributionProblem, timeout:
     with _memory() as grown:
         start = time.perf_counter()
         try:
-            with _deadline(timeout):
+            with _global_state_kept(), _deadline(timeout):
                 raw = estimator(scoped)
         except _TooSlow:
             raise EstimatorError(f"{where} took longer than {timeout:g} s (--bt-estimator-timeout)") from None
@@ -98,6 +99,18 @@ def _digest(problem: AttributionProblem) -> dict[str, int]:
     arrays: dict[str, Any] = {n: getattr(problem, n) for n in ("step", "group", "advantage", "reward", "logprob")}
     arrays |= {n: v for n, v in problem.lazy.items() if isinstance(v, np.ndarray)}
     return {n: zlib.crc32(np.ascontiguousarray(v).tobytes()) for n, v in arrays.items()}
+
+
+@contextlib.contextmanager
+def _global_state_kept() -> Iterator[None]:
+    """Put random numbers and numpy's handling of floating-point errors back as they were, whatever was done to them."""
+    python, legacy = random.getstate(), np.random.get_state()
+    try:
+        with np.errstate():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
 
 
 class _TooSlow(BaseException):
