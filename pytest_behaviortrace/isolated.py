@@ -10,6 +10,8 @@ import contextlib
 import functools
 import json
 import os
+import shutil
+import signal
 import sys
 import threading
 import traceback
@@ -20,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, Needs, needs_of
+from pytest_behaviortrace.isolation import PREFIX
 from pytest_behaviortrace.problem import COLUMNS, AttributionProblem
 from pytest_behaviortrace.registry import Registered, RegistryError, made
 from pytest_behaviortrace.run.formats import read_array, write_array
@@ -88,8 +91,8 @@ def _ragged(room: Path, name: str) -> tuple[NDArray[Any], ...]:
     return tuple(np.split(_array(room, name), _array(room, f"{name}.ends")[:-1]))
 
 
-def _die_with_parent() -> None:
-    """End this process at once when stdin, a pipe the parent holds open, comes to its end."""
+def _die_with_parent(room: Path) -> None:
+    """End this process and its group, and remove its folder, when stdin, a pipe the parent holds open, ends."""
     pipe = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # an estimator that reads stdin finds it empty
 
@@ -97,13 +100,17 @@ def _die_with_parent() -> None:
         with contextlib.suppress(OSError):
             while os.read(pipe, 1):
                 pass
+        if room.name.startswith(PREFIX):
+            shutil.rmtree(room, ignore_errors=True)
+        if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent watcher", daemon=True).start()
 
 
 if __name__ == "__main__":
-    _die_with_parent()
+    _die_with_parent(Path.cwd())
     answer = json.dumps(main(Path.cwd()))
     Path("answer.json").write_text(answer, encoding="utf-8")
     with contextlib.suppress(OSError):

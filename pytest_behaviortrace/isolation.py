@@ -32,6 +32,8 @@ from pytest_behaviortrace.registry import HOOK, Registered, RegistryError
 from pytest_behaviortrace.run.formats import write_array
 
 CHILD = "pytest_behaviortrace.isolated"
+PREFIX = "behaviortrace-isolated-"
+"""Start of the name of a call's folder."""
 NO_MODEL = "an isolated estimator gets files, not policies"
 TAIL_LINES, LINE_LENGTH = 20, 300
 """What is kept of an estimator's output, and of what its process says about an error."""
@@ -159,7 +161,7 @@ def write_problem(problem: AttributionProblem, room: Path) -> None:
 @contextlib.contextmanager
 def _room(entry: Registered, folder: Path) -> Iterator[Path]:
     """A temporary folder with a request in it, removed with everything that was written there."""
-    with tempfile.TemporaryDirectory(prefix="behaviortrace-", ignore_cleanup_errors=True) as room:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as room:
         asked = {"name": entry.name, "origin": entry.origin, "target": entry.target}
         Path(room, "request.json").write_text(json.dumps({"entry": asked, "folder": str(folder)}), encoding="utf-8")
         yield Path(room)

@@ -266,14 +266,19 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_it_dies_with_the_session(apart: Any, tmp_path: Path) -> None:
+def test_it_dies_with_the_session_and_leaves_nothing(apart: Any, tmp_path: Path) -> None:
+    rooms = tmp_path / "rooms"
+    rooms.mkdir()
     program = (
         "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[2]); from problems import make_problem\n"
         "from pytest_behaviortrace.isolation import isolate; from pytest_behaviortrace.registry import Registered\n"
         "made = isolate(Registered('hangs', '', 'apart_doubles:hangs'), Path(sys.argv[1]))\n"
         "made(make_problem([[1.0, 2.0]]))"
     )
-    session = subprocess.Popen([sys.executable, "-c", program, str(tmp_path), str(Path(__file__).parent)])
+    session = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path), str(Path(__file__).parent)],
+        env={**os.environ, "TMPDIR": str(rooms)},
+    )
     pids = tmp_path / "pids"
     for _ in range(300):
         if pids.exists() and pids.read_text():
@@ -281,9 +286,8 @@ def test_it_dies_with_the_session(apart: Any, tmp_path: Path) -> None:
         time.sleep(0.1)
     session.send_signal(signal.SIGKILL)
     session.wait()
-    child, grandchild = map(int, pids.read_text().split())
-    assert gone(child)
-    os.kill(grandchild, signal.SIGKILL)  # nobody is left to end that one
+    assert all(gone(int(pid)) for pid in pids.read_text().split())
+    assert list(rooms.iterdir()) == []
 
 
 def test_megabytes_of_output_come_down_to_lines(apart: Any, capsys: pytest.CaptureFixture[str]) -> None:
