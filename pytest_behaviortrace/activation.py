@@ -53,7 +53,7 @@ def activate(config: pytest.Config) -> GradingSession:
     estimators: dict[str, Estimator] = {}
     if not config.getoption("collectonly"):
         try:
-            estimators = {name: known.load(name) for name in chosen.estimators}
+            estimators = {name: _estimator(config, known, name, chosen) for name in chosen.estimators}
         except RegistryError as error:
             raise pytest.UsageError(str(error)) from None
         _require_needs(estimators)
@@ -71,6 +71,15 @@ def activate(config: pytest.Config) -> GradingSession:
             f"choose another with --bt-cache-dir or {options.CACHE_VARIABLE}"
         )
     return grading
+
+
+def _estimator(config: pytest.Config, known: Registry, name: str, chosen: settings.Settings) -> Estimator:
+    """The estimator of that name, or under --bt-isolate what stands in for it. Raises `RegistryError`."""
+    if not chosen.isolate:
+        return known.load(name)
+    from pytest_behaviortrace.isolation import isolate
+
+    return isolate(known.find(name), config.invocation_params.dir, chosen.estimator_timeout)
 
 
 def _require_needs(estimators: Mapping[str, Estimator]) -> None:
@@ -102,7 +111,8 @@ def header(config: pytest.Config, grading: GradingSession) -> str:
         cache += " (workers show no progress)"
     tests = "checks + your tests" if grading.own_tests else "checks only (add a path, such as '.', for your tests)"
     recipe = f"{chosen.recipe.name}@{chosen.recipe.hash[:8]}"
-    return f"behaviortrace {SUITE}: {', '.join(chosen.estimators)}; {recipe}, {cache}; {tests}"
+    names = ", ".join(chosen.estimators) + (" (isolated)" if chosen.isolate else "")
+    return f"behaviortrace {SUITE}: {names}; {recipe}, {cache}; {tests}"
 
 
 def status(grading: GradingSession, report: pytest.TestReport) -> tuple[str, str, Any] | None:

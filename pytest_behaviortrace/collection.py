@@ -27,6 +27,8 @@ GRADING: pytest.StashKey[GradingSession] = pytest.StashKey()
 OWN_PACKAGE = Path(__file__).parent
 FRAMES = 5
 """Frames of the estimator's own code shown below an error."""
+OUTPUT_KEPT = 10_000
+"""Characters of a row's captured output that are reported, the last ones: an estimator that prints drowns nothing."""
 
 
 class CheckSuite(pytest.Collector):
@@ -168,6 +170,14 @@ class CheckItem(pytest.Item):
                 f for f in frames if not (Path(f.filename).is_relative_to(OWN_PACKAGE) or f.filename.startswith("<"))
             )
         return more + "".join(traceback.format_list(frames[-FRAMES:])).splitlines()
+
+
+def bounded(sections: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Captured output cut to its end, and a note of how much was left out."""
+    return [
+        (name, text if len(text) <= OUTPUT_KEPT else f"[{len(text) - OUTPUT_KEPT} characters]\n{text[-OUTPUT_KEPT:]}")
+        for name, text in sections
+    ]
 
 
 def verdict_of(error: BaseException) -> Verdict:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from pytest_behaviortrace.estimator import Estimator, EstimatorError, Needs, needs_of
 from pytest_behaviortrace.evidence import EvidenceStore
 from pytest_behaviortrace.headroom import headroom
+from pytest_behaviortrace.isolation import NO_MODEL, Isolated
 from pytest_behaviortrace.problem import AttributionProblem, IntArray
 from pytest_behaviortrace.scoring import Scored, score
 from pytest_behaviortrace.statistics import RESAMPLES, ClusterBootstrap
@@ -121,6 +122,8 @@ class Case:
     def require(self, carried: Needs, what: str) -> None:
         """Raise `NotApplicable` when the estimator declares a need that the items of this check do not carry."""
         assert self.estimator is not None
+        if isinstance(self.estimator, Isolated) and self.estimator.needs.model:
+            raise NotApplicable(f"{self.name} needs model; {NO_MODEL}")
         missing = needs_of(self.estimator).missing_from(carried)
         if missing:
             raise NotApplicable(f"{self.name} needs {' and '.join(missing)}; {what} carry none")

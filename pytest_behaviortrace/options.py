@@ -34,6 +34,9 @@ def add(parser: pytest.Parser) -> None:
         "command line only the shipped checks run",
     )  # fmt: skip
     group.addoption("--bt-list", action="store_true", default=False, help="list estimators and checks, and exit")
+    isolate = "call estimators in processes of their own, with files of their problem and nothing else"
+    group.addoption("--bt-isolate", action="store_true", default=False, help=isolate)
+    parser.addini("bt_isolate", isolate, "bool", default=False)
     parser.addini("bt_estimators", "estimators graded in every run, beside the project's own tests", "args", default=[])
     parser.addini(
         EXPECTED_FAILURES, "TOML file of failures that are expected, by estimator and check, each with its reason",
@@ -57,7 +60,7 @@ def typed(config: pytest.Config) -> list[str]:
     for i, arg in enumerate(args):
         if not arg.startswith("--bt-"):
             continue
-        joined = "=" in arg or arg == "--bt-list" or i + 1 == len(args)
+        joined = "=" in arg or arg in ("--bt-list", "--bt-isolate") or i + 1 == len(args)
         found.append(arg if joined else f"{arg}={args[i + 1]}")
     return found
 

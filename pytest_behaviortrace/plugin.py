@@ -94,11 +94,12 @@ class Active:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """A skip of ours says its reason, not its exception, and a failure that was expected is none."""
-        from pytest_behaviortrace.collection import CheckItem
+        """A row says its reason, not its exception; its output is bounded; a failure that was expected is none."""
+        from pytest_behaviortrace.collection import CheckItem, bounded
 
         report = yield
         if isinstance(item, CheckItem):
+            report.sections = bounded(report.sections)
             item.amend(report, call.excinfo.value if call.excinfo is not None else None)
         return report
 

@@ -97,7 +97,7 @@ class AttributionProblem:
         return replace(self, lazy={**self.lazy, **{k: _freeze(v) for k, v in values.items()}}, **columns)
 
     def __post_init__(self) -> None:
-        for name in ("loss_scale", "step", "group", "advantage", "reward", "logprob", "length", "learning_rate"):
+        for name in COLUMNS:
             object.__setattr__(self, name, _freeze(getattr(self, name)))
 
     def _serve(self, need: str, name: str) -> Any:
@@ -190,6 +190,9 @@ class AttributionProblem:
 
 
 Thunk = Callable[[], _T]
+
+COLUMNS = ("loss_scale", "step", "group", "advantage", "reward", "logprob", "length", "learning_rate")
+"""The arrays every problem has."""
 
 NEED_OF = {
     "span_gradients": "spans",

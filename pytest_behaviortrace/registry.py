@@ -96,53 +96,58 @@ class Registry:
         )
 
     def load(self, name: str) -> Estimator:
-        """The estimator of that name, ready to be called.
+        """The estimator of that name, ready to be called. Raises `RegistryError` (see `made`)."""
+        return made(self.find(name), self._folder)
 
-        A class is instantiated without arguments; a function that can be called without arguments is a factory, and is
-        called, unless it declares `needs`; anything else is the estimator itself.
-        Raises `RegistryError` naming the package and the cause when importing or making it fails.
-        """
-        entry = self.find(name)
-        found = self._imported(entry) if isinstance(entry.target, str) else entry.target
-        if inspect.isclass(found) or _is_factory(found):
-            kind = "class" if inspect.isclass(found) else "factory"
-            try:
-                found = cast(Any, found)()
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                raise RegistryError(f"{entry.described}: calling its {kind} raised {cause(error)}") from error
-            if not callable(found):
-                raise RegistryError(
-                    f"{entry.described}: its {kind} returned {type(found).__name__}, which cannot be called with a "
-                    f"problem (a function that can be called without arguments is taken for a factory)"
-                )
-        if not callable(found):
-            raise RegistryError(f"{entry.described} is a {type(found).__name__}, which cannot be called with a problem")
-        return cast("Estimator", found)
 
-    def _imported(self, entry: Registered) -> object:
-        module_name, _, attribute = cast(str, entry.target).partition(":")
-        self._make_importable(module_name.partition(".")[0])
+def made(entry: Registered, folder: Path | None = None) -> Estimator:
+    """The estimator that an entry leads to, ready to be called.
+
+    A class is instantiated without arguments; a function that can be called without arguments is a factory, and is
+    called, unless it declares `needs`; anything else is the estimator itself.
+    Raises `RegistryError` naming the package and the cause when importing or making it fails.
+    """
+    found = _imported(entry, folder) if isinstance(entry.target, str) else entry.target
+    if inspect.isclass(found) or _is_factory(found):
+        kind = "class" if inspect.isclass(found) else "factory"
         try:
-            found: Any = importlib.import_module(module_name)
+            found = cast(Any, found)()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # pytest.skip and sys.exit at module level are not Exceptions
-            raise RegistryError(f"{entry.described} cannot be imported: {cause(error)}") from error
-        for part in attribute.split(".") if attribute else ():
-            if not hasattr(found, part):
-                raise RegistryError(f"{entry.described} cannot be imported: {module_name} has no {attribute!r}")
-            found = getattr(found, part)
-        return found
+        except BaseException as error:
+            raise RegistryError(f"{entry.described}: calling its {kind} raised {cause(error)}") from error
+        if not callable(found):
+            raise RegistryError(
+                f"{entry.described}: its {kind} returned {type(found).__name__}, which cannot be called with a "
+                f"problem (a function that can be called without arguments is taken for a factory)"
+            )
+    if not callable(found):
+        raise RegistryError(f"{entry.described} is a {type(found).__name__}, which cannot be called with a problem")
+    return cast("Estimator", found)
 
-    def _make_importable(self, package: str) -> None:
-        """Look in the folder pytest was started from as well, as `python -m pytest` does."""
-        folder = self._folder
-        if folder is None or str(folder) in sys.path:
-            return
-        if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
-            sys.path.append(str(folder))
+
+def _imported(entry: Registered, folder: Path | None) -> object:
+    module_name, _, attribute = cast(str, entry.target).partition(":")
+    _make_importable(module_name.partition(".")[0], folder)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # pytest.skip and sys.exit at module level are not Exceptions
+        raise RegistryError(f"{entry.described} cannot be imported: {cause(error)}") from error
+    for part in attribute.split(".") if attribute else ():
+        if not hasattr(found, part):
+            raise RegistryError(f"{entry.described} cannot be imported: {module_name} has no {attribute!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _make_importable(package: str, folder: Path | None) -> None:
+    """Look in the folder pytest was started from as well, as `python -m pytest` does."""
+    if folder is None or str(folder) in sys.path:
+        return
+    if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
+        sys.path.append(str(folder))
 
 
 def _is_factory(found: object) -> bool:

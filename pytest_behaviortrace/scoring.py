@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_behaviortrace.estimator import Estimator, EstimatorError, UndeclaredAccess, needs_of
+from pytest_behaviortrace.isolation import Isolated
 from pytest_behaviortrace.problem import AttributionProblem
 
 SAMPLING_INTERVAL = 0.02
@@ -40,6 +42,9 @@ def score(
     seconds, returns anything but n finite numbers, or changes what it was given.
     """
     where = f"estimator {name!r} on {len(problem)} {problem.kind}"
+    if isinstance(estimator, Isolated):
+        answer = estimator.answer(problem, where, timeout)
+        return Scored(_vouched(answer.scores, len(problem), where), answer.seconds, answer.peak_bytes)
     try:
         scoped = problem.scoped(needs_of(estimator))
     except EstimatorError as error:
@@ -48,7 +53,7 @@ def score(
     with _memory() if watch else contextlib.nullcontext([0]) as grown:
         start = time.perf_counter()
         try:
-            with _deadline(timeout):
+            with _global_state_kept(), _deadline(timeout):
                 raw = estimator(scoped)
         except _TooSlow:
             raise EstimatorError(f"{where} took longer than {timeout:g} s (--bt-estimator-timeout)") from None
@@ -100,6 +105,18 @@ def _digest(problem: AttributionProblem) -> dict[str, int]:
     arrays: dict[str, Any] = {n: getattr(problem, n) for n in ("step", "group", "advantage", "reward", "logprob")}
     arrays |= {n: v for n, v in problem.lazy.items() if isinstance(v, np.ndarray)}
     return {n: zlib.crc32(np.ascontiguousarray(v).tobytes()) for n, v in arrays.items()}
+
+
+@contextlib.contextmanager
+def _global_state_kept() -> Iterator[None]:
+    """Put random numbers and numpy's handling of floating-point errors back as they were, whatever was done to them."""
+    python, legacy = random.getstate(), np.random.get_state()
+    try:
+        with np.errstate():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(legacy)
 
 
 class _TooSlow(BaseException):

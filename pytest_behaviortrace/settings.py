@@ -43,6 +43,8 @@ class Settings:
     fail_on: str
     estimator_timeout: float | None
     """Seconds."""
+    isolate: bool
+    """Whether estimators are called in processes of their own."""
     typed: tuple[str, ...]
     """Flags typed on the command line that a command to rerun a row must repeat."""
 
@@ -68,6 +70,7 @@ def resolve(config: pytest.Config, registry: Registry) -> Settings:
         reader.report(),
         reader.choice("bt_fail_on", FAIL_ON),
         reader.seconds("bt_estimator_timeout"),
+        reader.switch("bt_isolate"),
         tuple(a for a in typed(config) if not a.startswith(("--bt-estimator=", "--bt-report", "--bt-list"))),
     )
 
@@ -141,6 +144,13 @@ class _Reader:
         if not (math.isfinite(number) and number > 0):
             self._wrong(value, where, "is not a number of seconds above 0; give one, such as 60")
         return number
+
+    def switch(self, name: str) -> bool:
+        """A flag without a value, or its twin in the ini file."""
+        try:
+            return bool(self._config.getoption(name) or self._config.getini(name))
+        except (ValueError, pytest.UsageError):
+            raise pytest.UsageError(f"{name} in {self._config.inipath}: write true or false") from None
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
         """One of `choices`; by default the first."""

@@ -1,6 +1,7 @@
 """What a broken estimator gets: an error that names it, never a verdict."""
 
 import contextlib
+import random
 import time
 
 import numpy as np
@@ -111,6 +112,18 @@ def test_scores_of_other_dtypes_are_taken() -> None:
 def test_the_same_random_stream_on_every_call() -> None:
     draws = [score("r", needs()(lambda p: p.rng.random(len(p))), a_problem()).scores for _ in range(2)]
     assert np.array_equal(*draws)
+
+
+def test_global_state_is_put_back() -> None:
+    def meddles(problem):
+        random.seed(1)
+        np.random.seed(1)
+        np.seterr(all="raise")
+        return flat(problem)
+
+    before = random.getstate(), np.random.get_state()[1].tolist(), np.geterr()
+    score("meddles", meddles, a_problem())
+    assert (random.getstate(), np.random.get_state()[1].tolist(), np.geterr()) == before
 
 
 def test_needs_can_only_be_a_needs() -> None:

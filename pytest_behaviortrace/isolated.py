@@ -1,0 +1,119 @@
+"""One call of one estimator in this process, on the files in the working directory: the child's side of `isolation`.
+
+Imports numpy and the estimator's own module, nothing that has seen a label. Reads nothing from stdin but its end: when
+the session dies, however it dies, so does this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, Needs, needs_of
+from pytest_behaviortrace.isolation import PREFIX
+from pytest_behaviortrace.problem import COLUMNS, AttributionProblem
+from pytest_behaviortrace.registry import Registered, RegistryError, made
+from pytest_behaviortrace.run.formats import read_array, write_array
+from pytest_behaviortrace.scoring import score
+
+FRAMES = 5
+"""Frames of the estimator's own code that are told with an error."""
+
+
+def main(room: Path) -> dict[str, Any]:
+    """The answer: the estimator's needs where there is no problem, else what its scores cost, or what went wrong."""
+    request = json.loads((room / "request.json").read_text(encoding="utf-8"))
+    entry = Registered(**request["entry"])
+    try:
+        estimator = made(entry, Path(request["folder"]))
+        needs = needs_of(estimator)
+    except RegistryError as error:
+        return {"error": str(error)}
+    except EstimatorError as error:
+        return {"error": f"estimator {entry.name!r}: {error}"}
+    if not (room / "problem.json").exists():
+        return {"needs": needs.names()}
+    try:
+        scored = score(entry.name, estimator, read_problem(room))
+    except EstimatorError as error:
+        return {"error": str(error), "frames": frames_of(error.__cause__)}
+    write_array(room, "scores", scored.scores)
+    return {"seconds": scored.seconds, "peak_bytes": scored.peak_bytes}
+
+
+def read_problem(room: Path) -> AttributionProblem:
+    """The problem that `isolation.write_problem` wrote. Its arrays are maps of files opened for reading only."""
+    said = json.loads((room / "problem.json").read_text(encoding="utf-8"))
+    facts, plain = said["facts"], said["plain"]
+    lazy: dict[str, Any] = {name: functools.partial(_array, room, name) for name in said["arrays"]}
+    lazy |= {name: functools.partial(_ragged, room, name) for name in said["ragged"]}
+    lazy |= {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    if plain["blocks"] is not None:
+        lazy["blocks"] = {name: slice(*ends) for name, ends in plain["blocks"].items()}
+    carried = Needs(**{name: name in facts["carried"] for name in EVERYTHING.names()})
+    columns: dict[str, Any] = {name: _array(room, name) for name in COLUMNS}
+    return AttributionProblem(
+        kind=facts["kind"],
+        loss_type=facts["loss_type"],
+        rng_seed=tuple(facts["rng_seed"]),
+        carried=carried,
+        lazy=lazy,
+        **columns,
+    )
+
+
+def frames_of(error: BaseException | None) -> list[str]:
+    """The last lines of a traceback that are neither this package's nor the import system's."""
+    if error is None:
+        return []
+    own = str(Path(__file__).parent)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((own, "<"))]
+    return "".join(traceback.format_list(frames[-FRAMES:])).splitlines()
+
+
+def _array(room: Path, name: str) -> NDArray[Any]:
+    return read_array(room / f"{name}.npy").view(np.ndarray)
+
+
+def _ragged(room: Path, name: str) -> tuple[NDArray[Any], ...]:
+    return tuple(np.split(_array(room, name), _array(room, f"{name}.ends")[:-1]))
+
+
+def _die_with_parent(room: Path) -> None:
+    """End this process and its group, and remove its folder, when stdin, a pipe the parent holds open, ends."""
+    pipe = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # an estimator that reads stdin finds it empty
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(pipe, 1):
+                pass
+        if room.name.startswith(PREFIX):
+            shutil.rmtree(room, ignore_errors=True)
+        if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent watcher", daemon=True).start()
+
+
+if __name__ == "__main__":
+    _die_with_parent(Path.cwd())
+    answer = json.dumps(main(Path.cwd()))
+    Path("answer.json").write_text(answer, encoding="utf-8")
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)  # not through threads and exit handlers that the estimator left behind
