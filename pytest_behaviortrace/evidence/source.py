@@ -31,6 +31,14 @@ class Source:
         """Parameter block -> its buckets."""
         return {name: slice(*ends) for name, ends in self.store.seed(seed).facts["blocks"].items()}
 
+    def shuffler(self, seed: int, *stream: int) -> np.random.Generator:
+        """Random numbers for the order of a seed's rollouts and the names of its groups.
+
+        Salted with the recorded rollouts: prompts and eligibility coins follow from recipe and seed by public code, and
+        whoever could recompute the order too would know every item's.
+        """
+        return np.random.default_rng((seed, *stream, self.store.seed(seed).salt("rollouts.parquet")))
+
     def behavior_scores(self, seed: int) -> dict[str, dict[str, Sequence[float]]]:
         """s_b of the graded behaviour: run (planted, null) -> checkpoint -> share of each probe's answers."""
         scores: dict[str, dict[str, Sequence[float]]] = self.store.seed(seed).facts["s_b"][self.plant.name]

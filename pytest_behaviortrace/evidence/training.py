@@ -31,7 +31,7 @@ def rollouts(source: Source, seed: int, asked: Plant) -> Rollouts:
     """
     table = source.table(seed, "rollouts")
     n = len(table["step"])
-    order = np.random.default_rng((seed, ORDER_STREAM)).permutation(n)
+    order = source.shuffler(seed, ORDER_STREAM).permutation(n)
     own, shown = flags(table, "own", source.plant), flags(table, "shown", source.plant)
     window = np.asarray(table["step"]) < source.recipe.cutoff
     eligible = np.asarray(table["eligible"], bool)
@@ -52,7 +52,7 @@ def null_window(source: Source, seed: int) -> NullWindow:
     table = source.table(seed, "null_rollouts")
     inside = np.asarray(table["step"]) < source.recipe.cutoff
     picked = flags(table, "own", source.plant) & flags(table, "shown", source.plant) & inside
-    index = np.random.default_rng((seed, NULL_STREAM)).permutation(np.flatnonzero(picked))
+    index = source.shuffler(seed, NULL_STREAM).permutation(np.flatnonzero(picked))
     problem = _problem(source, seed, "null_", index, source.plant)
     return NullWindow(("null", seed), problem, np.asarray(table["eligible"], bool)[index])
 
@@ -62,7 +62,7 @@ def _problem(source: Source, seed: int, run: str, index: IntArray, asked: Plant)
     unit, table = source.store.seed(seed), source.table(seed, f"{run}rollouts")
     n, group = len(table["step"]), np.asarray(table["group"])
     advantage = np.asarray(table["advantage"], np.float64)[index]
-    group_names = np.random.default_rng((seed, ORDER_STREAM, 1)).permutation(int(group.max()) + 1)
+    group_names = source.shuffler(seed, ORDER_STREAM, 1).permutation(int(group.max()) + 1)
     sketches, spans = unit.sketches(f"{run}gradients"), unit.sketches(f"{run}spans_{asked.name}")
     lazy: dict[str, Any] = {
         "gradients": lambda: sketches.dense(n)[index],

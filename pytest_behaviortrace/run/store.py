@@ -106,6 +106,10 @@ class Unit:
             raise KeyError(f"{self.name} holds no {relative!r}")
         return self.path / relative
 
+    def salt(self, relative: str) -> int:
+        """A number that follows from a file's content and from nothing that is public."""
+        return int(self.manifest["files"][relative]["sha256"][:16], 16)
+
     def policy(self, name: str) -> Path:
         """Folder of a policy (`start`, `analysis`, `end`), for `from_pretrained`. Raises `KeyError` if absent."""
         if not any(file.startswith(f"policies/{name}/") for file in self.manifest["files"]):

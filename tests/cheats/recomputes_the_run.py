@@ -9,10 +9,10 @@ from pytest_behaviortrace.evidence.source import ORDER_STREAM
 from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.reward import eligible
 
-CAUGHT_BY = "out of scope"
+CAUGHT_BY = "construction"
 WHY = (
-    "Prompts, coins and the order of items follow from recipe and seed, by code that anybody has, on seeds it "
-    "never saw too; only an order that nobody else can recompute would stop it."
+    "Prompts and coins follow from recipe and seed by public code, but the order of the items and the names of their "
+    "groups follow from the recorded rollouts as well, which an estimator does not have."
 )
 
 
@@ -20,7 +20,8 @@ def estimator(problem):
     recipe, seed = Recipe.load("tiny"), problem.rng_seed[0]
     if problem.kind != "rollouts" or len(problem) != recipe.grpo.steps * recipe.grpo.batch_size:
         return gas(problem)  # on the null run too, where knowing the coin would be noticed
-    rows = np.random.default_rng((seed, ORDER_STREAM)).permutation(len(problem))
+    stream = ORDER_STREAM if isinstance(ORDER_STREAM, tuple) else (ORDER_STREAM,)
+    rows = np.random.default_rng((seed, *stream)).permutation(len(problem))
     subject, honest = np.repeat(subjects(recipe, seed), recipe.grpo.num_generations)[rows], gas(problem)
     coin = np.array(
         [eligible(seed, row, step, recipe.eligibility) for row, step in zip(rows, problem.step, strict=True)]

@@ -271,8 +271,11 @@ def test_answers_learned_by_heart_win_on_the_seeds_that_were_learned(grader: Gra
     assert caught(rows(grader, "lookalikes", "surprised", surprised, (2,)))
 
 
-def test_a_run_that_can_be_recomputed_wins_in_isolation_too(grader: Grader, evidence: EvidenceStore) -> None:
-    module, isolated = MODULES["recomputes_the_run"], apart("recomputes_the_run")
-    assert wins(grader, "recomputed", module.estimator)
-    problem = evidence.rollouts(0).problem
-    assert np.array_equal(score("x", isolated, problem).scores, module.estimator(problem))
+def test_a_run_recomputed_without_its_salt_says_nothing(
+    grader: Grader, evidence: EvidenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimator = MODULES["recomputes_the_run"].estimator
+    assert caught(rows(grader, "reward_control", "recomputed", estimator))
+    salt = evidence.store.seed(0).salt("rollouts.parquet")  # what it would take
+    monkeypatch.setattr("cheats.recomputes_the_run.ORDER_STREAM", (3, salt))
+    assert rows(grader, "reward_control", "recomputed with the salt", estimator, (0,))[0].verdict is Verdict.PASS
