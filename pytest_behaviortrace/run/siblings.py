@@ -20,6 +20,9 @@ Columns = dict[str, list[Any]]
 BATCH = 64
 """Siblings scored side by side."""
 
+MATCHED_PER_GROUP = 5
+"""Completions of a prompt group whose fluency-matched span is recorded: enough for the check, in a bounded cache."""
+
 
 @dataclass(frozen=True, eq=False)
 class Draw:
@@ -57,6 +60,7 @@ def generate_draw(
     sets = {kind: SketchCollector(recipe.sketch_width) for kind in ("siblings", "spans", "controls", "matched")}
     logprobs: list[list[float]] = [[] for _ in prompts]
     matched: list[tuple[int, ...]] = [() for _ in prompts]
+    with_match = first_of_groups([p.group for p in prompts], [bool(spans.behavior) for spans in found])
     order = sorted(range(len(prompts)), key=lambda i: len(asked[i]) + len(said[i]))
     for start in range(0, len(order), BATCH):
         index = order[start : start + BATCH]
@@ -76,7 +80,7 @@ def generate_draw(
         said_so = measure({"siblings": full})
         for row, i in enumerate(index):
             logprobs[i] = said_so[row][batch["completion_mask"][row].bool()].tolist()
-            matched[i] = fluency_matched(logprobs[i], found[i].behavior)
+            matched[i] = fluency_matched(logprobs[i], found[i].behavior) if i in with_match else ()
         tokens = {
             "spans": [found[i].behavior for i in index],
             "controls": [found[i].control for i in index],
@@ -102,6 +106,15 @@ def generate_draw(
         "matched_span": [list(tokens) for tokens in matched],
     }
     return Draw(rows, *(sets[kind].finish() for kind in ("siblings", "spans", "controls", "matched")))
+
+
+def first_of_groups(groups: Sequence[int], shown: Sequence[bool], most: int = MATCHED_PER_GROUP) -> set[int]:
+    """The first `most` items of every group that show the behaviour."""
+    found: dict[int, list[int]] = {}
+    for item, (group, shows_it) in enumerate(zip(groups, shown, strict=True)):
+        if shows_it and len(found.setdefault(group, [])) < most:
+            found[group].append(item)
+    return {item for items in found.values() for item in items}
 
 
 def fluency_matched(logprobs: Sequence[float], span: Sequence[int]) -> tuple[int, ...]:
