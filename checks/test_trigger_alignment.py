@@ -44,13 +44,19 @@ def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_dr
 
 
 def controls(case: Case, spans: Spans, kind: int, named: tuple[str, ...]) -> dict[str, Replicated]:
-    """Gradient size and fluency of the same spans, each also flipped."""
+    """Gradient size and fluency of the same spans, each also flipped.
+
+    `coarse-fluency` ties what differs by no more than a matched pair may (0.10 nats): a step function of fluency that
+    gambles on large differences only beats fluency itself where small ones point the wrong way.
+    """
 
     def make() -> dict[str, Replicated]:
         values = {"norm-only": spans.norm.astype(np.float64), "fluency": spans.logprob}
         found: dict[str, Replicated] = {}
         for name in named:
             found |= both_ways(name, paired(case, spans, values[name], kind))
+        if "fluency" in named:
+            found |= both_ways("coarse-fluency", paired(case, spans, spans.logprob, kind, statistics.MATCHED_WIDTH))
         return found
 
     return case.grader.memo(("span controls", kind, spans.key), make)
@@ -74,10 +80,10 @@ def pairs_of(spans: Spans, kind: int) -> Pairs:
     return Pairs(*spans.pairs(kind))
 
 
-def paired(case: Case, spans: Spans, scores: NDArray[np.float64], kind: int) -> Replicated:
+def paired(case: Case, spans: Spans, scores: NDArray[np.float64], kind: int, tolerance: float = 0.0) -> Replicated:
     """Paired AUC of any score of the spans; clusters are probes."""
     pairs = pairs_of(spans, kind)
-    return Replicated.auc(scores, pairs, case.bootstrap(("probes", spans.key), spans.probe))
+    return Replicated.auc(scores, pairs, case.bootstrap(("probes", spans.key), spans.probe), tolerance)
 
 
 def strata(spans: Spans, scores: NDArray[np.float64]) -> list[str]:

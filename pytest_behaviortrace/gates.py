@@ -28,10 +28,10 @@ class Replicated:
     clusters: int
 
     @classmethod
-    def auc(cls, scores: ArrayLike, pairs: Pairs, bootstrap: ClusterBootstrap) -> Replicated:
+    def auc(cls, scores: ArrayLike, pairs: Pairs, bootstrap: ClusterBootstrap, tolerance: float = 0.0) -> Replicated:
         """`statistics.auc`."""
-        replicates = statistics.auc_replicates(scores, pairs, bootstrap)
-        return cls(statistics.auc(scores, pairs), replicates, pairs.clusters(bootstrap))
+        replicates = statistics.auc_replicates(scores, pairs, bootstrap, tolerance)
+        return cls(statistics.auc(scores, pairs, tolerance), replicates, pairs.clusters(bootstrap))
 
     @classmethod
     def residual_auc(

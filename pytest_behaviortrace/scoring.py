@@ -36,7 +36,7 @@ class Scored:
 def score(
     name: str, estimator: Estimator, problem: AttributionProblem, timeout: float | None = None, *, watch: bool = True
 ) -> Scored:
-    """Scores of `estimator` on `problem`; `watch` measures its memory as well.
+    """Scores of `estimator` on `problem`; without `watch` its memory is not measured, nor its input compared.
 
     Raises `EstimatorError`, naming the estimator and the kind of items, when it raises, takes longer than `timeout`
     seconds, returns anything but n finite numbers, or changes what it was given.
@@ -49,7 +49,7 @@ def score(
         scoped = problem.scoped(needs_of(estimator))
     except EstimatorError as error:
         raise EstimatorError(f"{where}: {error}") from None
-    before = _digest(scoped)
+    before = _digest(scoped) if watch else {}
     with _memory() if watch else contextlib.nullcontext([0]) as grown:
         start = time.perf_counter()
         try:
@@ -69,7 +69,7 @@ def score(
         raise EstimatorError(f"{where} took {seconds:.1f} s, longer than {timeout:g} s (--bt-estimator-timeout)")
     if scoped.undeclared:
         raise EstimatorError(f"{where} read something it does not declare: problem.{scoped.undeclared[0]}")
-    if _digest(scoped) != before:
+    if watch and _digest(scoped) != before:
         raise EstimatorError(f"{where} changed the arrays it was given; copy before writing")
     return Scored(_vouched(raw, len(problem), where), seconds, grown[0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +15,7 @@ from pytest_behaviortrace.calibration.world import DECOY, GRADED, TOPIC_DECOY, T
 from pytest_behaviortrace.estimator import Needs
 from pytest_behaviortrace.evidence import CONTROL, MATCHED, TRIGGER, EvidenceStore, canaries
 from pytest_behaviortrace.evidence.records import F32, Canaries, NullWindow, Rollouts, Siblings, Spans
+from pytest_behaviortrace.evidence.source import kept
 from pytest_behaviortrace.problem import AttributionProblem
 
 BLOCKS = 4
@@ -37,6 +37,7 @@ class SyntheticEvidence(EvidenceStore):
         self.marginals, self.dials, self.draws, self.number = marginals, dials, draws, number
         self.plant, self.decoy = cast(Any, PLANT), cast(Any, OTHER)
         self.recipe = cast(Any, SimpleNamespace(analysis_step=marginals.cutoff, sketch_width=WIDTH))
+        self.remembered = {}
         self._frame = world.rotation(self._rng(0, RUN))
 
     def _rng(self, seed: int, *stream: int) -> np.random.Generator:
@@ -77,7 +78,7 @@ class SyntheticEvidence(EvidenceStore):
         }
 
     # -- training rollouts -------------------------------------------------------------------------------------------
-    @functools.cache  # noqa: B019 - one repetition's evidence lives as long as its repetition
+    @kept
     def _training(self, seed: int) -> SimpleNamespace:
         m, dials, rng = self.marginals, self.dials, self._rng(seed, RUN, 1)
         prompts = max(1, round(m.prompts * dials.groups))
@@ -102,7 +103,7 @@ class SyntheticEvidence(EvidenceStore):
             gradients=items.gradients(self._frame), order=rng.permutation(len(step)),
         )  # fmt: skip
 
-    @functools.cache  # noqa: B019
+    @kept
     def rollouts(self, seed: int, asked: str | None = None) -> Rollouts:
         """All training rollouts, in random order."""
         run, plant = self._training(seed), asked or PLANT.name
@@ -132,7 +133,7 @@ class SyntheticEvidence(EvidenceStore):
             own[order], np.asarray(topic, np.float32),
         )  # fmt: skip
 
-    @functools.cache  # noqa: B019
+    @kept
     def null_window(self, seed: int) -> NullWindow:
         """Rollouts with the behaviour of a run that never paid for it."""
         m, rng = self.marginals, self._rng(seed, NULL)
@@ -152,7 +153,7 @@ class SyntheticEvidence(EvidenceStore):
         return NullWindow(("null", seed), problem, rng.random(n) < 0.5)
 
     # -- what was never trained on -----------------------------------------------------------------------------------
-    @functools.cache  # noqa: B019
+    @kept
     def siblings(self, seed: int, draw: int) -> Siblings:
         """One draw of siblings."""
         m, dials, rng = self.marginals, self.dials, self._rng(seed, DRAW, draw)
@@ -170,7 +171,7 @@ class SyntheticEvidence(EvidenceStore):
             ("siblings", seed, draw), ((problem, order),), shown, group, probe, items.fluency, items.length, norm
         )
 
-    @functools.cache  # noqa: B019
+    @kept
     def spans(self, seed: int, draw: int) -> Spans:
         """Spans of the siblings that show the behaviour, with the recorded fluency and norm of whole completions."""
         siblings, m, rng = self.siblings(seed, draw), self.marginals, self._rng(seed, SPANS, draw)
@@ -194,7 +195,7 @@ class SyntheticEvidence(EvidenceStore):
             np.asarray(norm, np.float32), cosine, 0.0,
         )  # fmt: skip
 
-    @functools.cache  # noqa: B019
+    @kept
     def canaries(self, seed: int, per_block: int, least_share: float) -> Canaries:
         """Canaries behind the training rollouts, made by the real code."""
         base = self.rollouts(seed)

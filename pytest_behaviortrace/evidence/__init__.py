@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 from pytest_behaviortrace.evidence import canaries, siblings, training
 from pytest_behaviortrace.evidence.records import (
     CONTROL,
@@ -16,7 +14,7 @@ from pytest_behaviortrace.evidence.records import (
     Siblings,
     Spans,
 )
-from pytest_behaviortrace.evidence.source import Source
+from pytest_behaviortrace.evidence.source import Source, kept
 
 __all__ = [
     "CONTROL",
@@ -35,32 +33,32 @@ __all__ = [
 class EvidenceStore(Source):
     """Every labelled problem of one store for one graded plant, each built once."""
 
-    @functools.cache  # noqa: B019 - lives as long as its session
+    @kept
     def rollouts(self, seed: int, asked: str | None = None) -> Rollouts:
         """All training rollouts; `asked` names the plant the problem asks about (default: the graded one)."""
         return training.rollouts(self, seed, self.recipe.plant(asked or self.plant.name))
 
-    @functools.cache  # noqa: B019
+    @kept
     def null_window(self, seed: int) -> NullWindow:
         """The null run's rollouts that show the graded behaviour."""
         return training.null_window(self, seed)
 
-    @functools.cache  # noqa: B019
+    @kept
     def siblings(self, seed: int, draw: int) -> Siblings:
         """The siblings of one draw."""
         return siblings.siblings(self, seed, draw)
 
-    @functools.cache  # noqa: B019
+    @kept
     def spans(self, seed: int, draw: int) -> Spans:
         """Trigger and control spans of one draw's siblings."""
         return siblings.spans(self, seed, draw)
 
-    @functools.cache  # noqa: B019
+    @kept
     def canaries(self, seed: int, per_block: int, least_share: float) -> Canaries:
         """Training rollouts with canaries appended."""
         return canaries.canaries(self, seed, self.rollouts(seed), per_block, least_share)
 
-    @functools.cache  # noqa: B019
+    @kept
     def block_problems(self, seed: int, least_share: float, count: int) -> list[BlockProblem]:
         """Siblings on policies cut down to one block each."""
         return canaries.block_problems(self, seed, least_share, count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -19,11 +19,28 @@ NULL_STREAM, CANARY_STREAM, ORDER_STREAM, SCORE_STREAM = 1, 2, 3, 4
 """Streams of the random numbers behind a problem, so that no two uses share one."""
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def kept(method: _Method) -> _Method:
+    """Remember a method's results on the object itself, as long as that lives."""
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **named: Any) -> Any:
+        key = (method.__name__, args, tuple(named.items()))
+        if key not in self.remembered:
+            self.remembered[key] = method(self, *args, **named)
+        return self.remembered[key]
+
+    return cast(_Method, call)
+
+
 class Source:
     """One store, one graded plant, and how many draws of siblings of each seed are used."""
 
     def __init__(self, store: Store, recipe: Recipe, plant: str, draws: int) -> None:
         self.store, self.recipe, self.draws = store, recipe, draws
+        self.remembered: dict[Any, Any] = {}
         self.plant: Plant = recipe.plant(plant)
         self.decoy: Plant = recipe.decoy(plant)
 
@@ -44,17 +61,17 @@ class Source:
         scores: dict[str, dict[str, Sequence[float]]] = self.store.seed(seed).facts["s_b"][self.plant.name]
         return scores
 
-    @functools.cache  # noqa: B019 - one evidence store lives as long as its session
+    @kept
     def table(self, seed: int, name: str) -> dict[str, Any]:
         """Columns of a table of the seed's unit."""
         return self.store.seed(seed).table(name)
 
-    @functools.cache  # noqa: B019
+    @kept
     def draw_table(self, seed: int, draw: int, plant: str) -> dict[str, Any]:
         """Columns of the siblings of one draw."""
         return self.store.draw(seed, draw).table(f"siblings_{plant}")
 
-    @functools.cache  # noqa: B019
+    @kept
     def reference(self, seed: int) -> F32:
         """(m, K): advantage-weighted gradients of the training rollouts."""
         advantage = np.asarray(self.table(seed, "rollouts")["advantage"], np.float32)
@@ -81,7 +98,7 @@ class Source:
             return np.zeros(self.recipe.sketch_width, np.float32)
         return np.asarray(total / count, np.float32)
 
-    @functools.cache  # noqa: B019
+    @kept
     def topic(self, seed: int, plant: str) -> F32:
         """(K,): mean gradient of the siblings, of every draw, in which the behaviour does not occur, less the target.
 

@@ -37,6 +37,7 @@ from pytest_behaviortrace.statistics.fluency import (
 )
 from pytest_behaviortrace.statistics.mixture import mixture_of_labels, mixture_of_pairs
 from pytest_behaviortrace.statistics.pairs import (
+    MATCHED_WIDTH,
     Pairs,
     auc,
     auc_replicates,
@@ -72,6 +73,7 @@ from pytest_behaviortrace.statistics.variance import VarianceComponents, varianc
 
 __all__ = [
     "LEVEL",
+    "MATCHED_WIDTH",
     "RESAMPLES",
     "SEED",
     "ClusterBootstrap",
