@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.estimator import Needs
 from pytest_behaviortrace.evidence import CONTROL, MATCHED, TRIGGER, Spans
-from pytest_behaviortrace.gates import MIXTURE, Replicated, both_ways, contest
+from pytest_behaviortrace.gates import Replicated, both_ways, contest
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.statistics import Pairs
 from pytest_behaviortrace.verdict import Floor, Gate, decide
@@ -37,42 +37,40 @@ def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_dr
     ):
         gates += contest(name, paired(bt_case, spans, scores, kind), CHANCE, controls(bt_case, spans, kind, named))
         floors.append(Floor(f"completions for {name}", len(pairs_of(spans, kind)), LEAST_SPANS))
-    gates += against_mixture(bt_case, spans, scores)
+    gates.append(beyond_controls(bt_case, spans, scores))
     decision = decide(gates, floors, chance=CHANCE, n=len(pairs_of(spans, MATCHED)))
     cosines = f"target cosine in-context {spans.cosine_in_context:+.3f}, constructed {spans.cosine_constructed:+.3f}"
     bt_case.conclude(decision, remark="; ".join([*strata(spans, scores), f"{cosines} (bar {PAPER_BAR})"]))
 
 
 def controls(case: Case, spans: Spans, kind: int, named: tuple[str, ...]) -> dict[str, Replicated]:
-    """Gradient size and fluency of the same spans, each also flipped.
-
-    `coarse-fluency` ties what differs by no more than a matched pair may (0.10 nats): a step function of fluency that
-    gambles on large differences only beats fluency itself where small ones point the wrong way.
-    """
+    """Gradient size and fluency of the same spans, each also flipped."""
 
     def make() -> dict[str, Replicated]:
         values = {"norm-only": spans.norm.astype(np.float64), "fluency": spans.logprob}
         found: dict[str, Replicated] = {}
         for name in named:
             found |= both_ways(name, paired(case, spans, values[name], kind))
-        if "fluency" in named:
-            found |= both_ways("coarse-fluency", paired(case, spans, spans.logprob, kind, statistics.MATCHED_WIDTH))
         return found
 
     return case.grader.memo(("span controls", kind, spans.key), make)
 
 
-def against_mixture(case: Case, spans: Spans, scores: NDArray[np.float64]) -> list[Gate]:
-    """The gate above the best mixture of both controls, over every trigger and matched span of one prompt group.
+def beyond_controls(case: Case, spans: Spans, scores: NDArray[np.float64]) -> Gate:
+    """The AUC over trigger and matched spans of the same prompts once fluency and gradient size are taken out.
 
-    Two mixed controls win most pairs that each alone nearly wins; crossing the completions of a group measures the
-    difference to them more closely than one pair a completion does.
+    The behaviour's tokens are alike everywhere, other stretches are not, so that how near a span comes to the usual
+    fluency tells it from a matched one (AUC .87), as mixtures of both controls do. Neither survives when every
+    twentieth of fluency and of gradient size has a level of its own.
     """
     pairs = statistics.within_group_pairs(spans.kind == TRIGGER, spans.group, spans.kind == MATCHED)
     bootstrap = case.bootstrap(("probes", spans.key), spans.probe)
-    best = statistics.mixture_of_pairs([spans.norm.astype(np.float64), spans.logprob], pairs)
-    ours, theirs = (Replicated.auc(values, pairs, bootstrap) for values in (scores, best))
-    return contest("AUC of trigger over matched spans of the same prompts", ours, CHANCE, {MIXTURE: theirs})
+    steps = case.grader.memo(
+        ("span steps", spans.key),
+        lambda: np.column_stack([statistics.quantile_steps(v) for v in (spans.logprob, spans.norm)]),
+    )
+    auc = Replicated.residual_auc(scores, pairs, steps, spans.group, bootstrap)
+    return contest("AUC beyond fluency and gradient size", auc, CHANCE, {})[0]
 
 
 def pairs_of(spans: Spans, kind: int) -> Pairs:
@@ -80,10 +78,10 @@ def pairs_of(spans: Spans, kind: int) -> Pairs:
     return Pairs(*spans.pairs(kind))
 
 
-def paired(case: Case, spans: Spans, scores: NDArray[np.float64], kind: int, tolerance: float = 0.0) -> Replicated:
+def paired(case: Case, spans: Spans, scores: NDArray[np.float64], kind: int) -> Replicated:
     """Paired AUC of any score of the spans; clusters are probes."""
     pairs = pairs_of(spans, kind)
-    return Replicated.auc(scores, pairs, case.bootstrap(("probes", spans.key), spans.probe), tolerance)
+    return Replicated.auc(scores, pairs, case.bootstrap(("probes", spans.key), spans.probe))
 
 
 def strata(spans: Spans, scores: NDArray[np.float64]) -> list[str]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pytest_behaviortrace.calibration.synthetic import SyntheticEvidence
 from pytest_behaviortrace.estimator import Estimator
 from pytest_behaviortrace.estimators import controls, gradient
-from pytest_behaviortrace.evidence import MATCHED
+from pytest_behaviortrace.evidence import MATCHED, TRIGGER
 from pytest_behaviortrace.problem import AttributionProblem
 from pytest_behaviortrace.statistics import (
     Pairs,
@@ -127,6 +127,10 @@ def _fluent_half(problem: AttributionProblem) -> Scores:
     return (problem.logprob > np.median(problem.logprob)).astype(np.float64)
 
 
+def _usual_fluency(problem: AttributionProblem) -> Scores:
+    return np.asarray(-np.abs(problem.logprob - np.median(problem.logprob)), np.float64)
+
+
 def _right_on_one_seed(evidence: SyntheticEvidence) -> Estimator:
     """The true signal on seed 0, random elsewhere: tuned to a lucky seed."""
     return lambda problem: credited_cosine(problem) if problem.rng_seed[0] == 0 else controls.random(problem)
@@ -169,6 +173,17 @@ FITTED: Mapping[str, Callable[[SyntheticEvidence, AttributionProblem], Scores]] 
 }
 
 
+def _trigger_fluency(evidence: SyntheticEvidence) -> Estimator:
+    """How near a span comes to the fluency of the behaviour's own tokens, which it knows."""
+
+    def score(problem: AttributionProblem) -> Scores:
+        spans = evidence.spans(*problem.rng_seed[:2])
+        usual = np.median(spans.logprob[spans.kind == TRIGGER])
+        return np.asarray(-np.abs(problem.logprob - usual), np.float64)
+
+    return score
+
+
 def _fitted(check: str) -> Maker:
     """The controls of one check in the weights that serve them best there, labels known: the strongest of mixtures."""
     return lambda evidence: lambda problem: FITTED[check](evidence, problem)
@@ -200,6 +215,7 @@ def worthless() -> list[Contender]:
         Contender("rank(fluency)", lambda evidence: _plain(_rank_of_fluency)),
         Contender("exp(4 fluency)", lambda evidence: _plain(_steep_fluency)),
         Contender("fluency above median", lambda evidence: _plain(_fluent_half)),
+        Contender("near the usual fluency", lambda evidence: _plain(_usual_fluency)),
         Contender("right on one seed", _right_on_one_seed),
     ]
     for control in sorted({name for names in NAMED.values() for name in names}):
@@ -207,7 +223,8 @@ def worthless() -> list[Contender]:
         found.append(Contender(control, _control(control), naming))
         found.append(Contender(f"-{control}", _flipped(_control(control)), naming))
     fitted = [Contender(f"best mixture of its controls ({check})", _fitted(check), (check,)) for check in FITTED]
-    return [*found, *fitted, *_mixtures()]
+    nearest = Contender("near the behaviour's own fluency", _trigger_fluency, ("trigger_alignment",))
+    return [*found, *fitted, nearest, *_mixtures()]
 
 
 TRUE_SIGNAL = Contender("true signal", lambda evidence: credited_cosine)

@@ -30,6 +30,7 @@ them, and where fewer than half of the resamples are defined the interval itself
 
 from pytest_behaviortrace.statistics.fluency import (
     fluency_basis,
+    quantile_steps,
     residual_auc,
     residual_auc_replicates,
     residualise,
@@ -96,6 +97,7 @@ __all__ = [
     "mixture_of_pairs",
     "percentile",
     "precision_replicates",
+    "quantile_steps",
     "residual_auc",
     "residual_auc_replicates",
     "residualise",

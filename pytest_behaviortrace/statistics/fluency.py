@@ -13,6 +13,8 @@ TIE_TOLERANCE = 1e-9
 """Residuals closer than this share of the score's standard deviation are ties (DESIGN, test_fluency_control)."""
 ROUNDING = 1e-14
 """Share of the largest score below which a difference is rounding error."""
+STEPS = 20
+"""Parts of equal size in which `quantile_steps` divides the values."""
 RANK_CUTOFF = 1e-12
 """Directions of the covariates weaker than this, relative to the strongest, are linear combinations of the others."""
 
@@ -33,6 +35,18 @@ def fluency_basis(fluency: ArrayLike, groups: ArrayLike) -> NDArray[np.float64]:
     spread = float(z.std())
     z = z / spread if spread > ROUNDING else np.zeros(len(z))
     return np.column_stack([z, z**2, z**3, average_ranks(f) / len(f)])
+
+
+def quantile_steps(values: ArrayLike, steps: int = STEPS) -> NDArray[np.float64]:
+    """(n, steps - 1): whether a value lies above each quantile, for `residualise`.
+
+    Takes out any function of the values that is flat between quantiles, and nearly all of any other: thresholds and
+    bands, which a polynomial leaves standing.
+    """
+    array = np.asarray(values, np.float64)
+    if not len(array):
+        return np.zeros((0, steps - 1))
+    return np.asarray(array[:, None] > np.quantile(array, np.arange(1, steps) / steps), np.float64)
 
 
 def residualise(scores: ArrayLike, covariates: ArrayLike, groups: ArrayLike) -> NDArray[np.float64]:
