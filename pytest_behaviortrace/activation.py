@@ -55,12 +55,12 @@ def activate(config: pytest.Config) -> GradingSession:
             estimators = {name: known.load(name) for name in chosen.estimators}
         except RegistryError as error:
             raise pytest.UsageError(str(error)) from None
-        _require_needs(estimators)
+        _require_declarations(estimators)
     grading = GradingSession(chosen, checklist.declared(), estimators)
     typed = any(flag.startswith("--bt-estimator=") for flag in options.typed(config))
     collection.claim_arguments(config, grading, typed=typed)
     config.stash[collection.GRADING] = grading
-    trains = not config.getoption("collectonly") and not hasattr(config, "workerinput")
+    trains = grading.needs_run and not config.getoption("collectonly") and not hasattr(config, "workerinput")
     if trains and absent_units(chosen) and (problem := settings.unwritable(chosen.cache_dir)):
         raise pytest.UsageError(
             f"the cache folder {chosen.cache_dir} cannot be written ({problem}); "
@@ -69,13 +69,14 @@ def activate(config: pytest.Config) -> GradingSession:
     return grading
 
 
-def _require_needs(estimators: Mapping[str, Estimator]) -> None:
-    """Raise `pytest.UsageError`, before anything is trained, for an estimator that declares no proper needs."""
-    from pytest_behaviortrace.estimator import EstimatorError, needs_of
+def _require_declarations(estimators: Mapping[str, Estimator]) -> None:
+    """Raise `pytest.UsageError`, before anything is trained, for an estimator with improper needs or claims."""
+    from pytest_behaviortrace.estimator import EstimatorError, claims_of, needs_of
 
     for name, estimator in estimators.items():
         try:
             needs_of(estimator)
+            claims_of(estimator)
         except EstimatorError as error:
             raise pytest.UsageError(f"estimator {name!r}: {error}") from None
 
@@ -91,9 +92,9 @@ def refuse_checks(config: pytest.Config) -> None:
 def header(config: pytest.Config, grading: GradingSession) -> str:
     """One line: estimators, recipe, cache, scope."""
     chosen = grading.settings
-    absent = absent_units(chosen)
+    absent = absent_units(chosen) if grading.needs_run else []
     total = len(chosen.seeds) * (1 + chosen.draws)
-    cache = f"{len(absent)} of {total} units to train" if absent else "cache hit"
+    cache = f"{len(absent)} of {total} units to train" if absent else "cache hit" if grading.needs_run else "no run"
     if absent and getattr(config.option, "numprocesses", None):
         cache += " (workers show no progress)"
     tests = "checks + your tests" if grading.own_tests else "checks only (add a path, such as '.', for your tests)"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,17 @@ from pytest_behaviortrace.evidence import EvidenceStore
 from pytest_behaviortrace.headroom import headroom
 from pytest_behaviortrace.problem import AttributionProblem, IntArray
 from pytest_behaviortrace.scoring import Scored, score
+from pytest_behaviortrace.trial import Bench, Trial
 from pytest_behaviortrace.verdict import Decision, NotApplicable, Verdict
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
     from pytest_behaviortrace.run.store import Store
 
-_T = TypeVar("_T")
 Scores = NDArray[np.float64]
 
 
-class Grader:
+class Grader(Bench):
     """One store, one graded plant. Remembers scores and the controls' statistics, so that each is computed once."""
 
     def __init__(
@@ -36,15 +36,9 @@ class Grader:
         draws: int,
         timeout: float | None = None,
     ) -> None:
-        self.recipe, self.seeds, self.draws, self.timeout = recipe, tuple(seeds), draws, timeout
+        super().__init__(timeout)
+        self.recipe, self.seeds, self.draws = recipe, tuple(seeds), draws
         self.evidence = EvidenceStore(store, recipe, plant, draws)
-        self._memo: dict[Any, Any] = {}
-
-    def memo(self, key: Any, make: Callable[[], _T]) -> _T:
-        """`make()` on the first use of `key`, the same object afterwards."""
-        if key not in self._memo:
-            self._memo[key] = make()
-        return self._memo[key]  # type: ignore[no-any-return]
 
     def headroom(self, seed: int) -> Decision:
         """Whether this seed's run can tell estimators apart: pass or inconclusive (see `checks/test_headroom.py`)."""
@@ -62,8 +56,8 @@ class Grader:
         return Case(self, name, estimator, seed, draw, component)
 
 
-class Case:
-    """What a check works with: the evidence of its row, the estimator's scores on it, and `conclude`."""
+class Case(Trial):
+    """What a check of a run works with: the evidence of its row, the estimator's scores on it, and `conclude`."""
 
     def __init__(
         self,
@@ -74,12 +68,9 @@ class Case:
         draw: int | None,
         component: str | None,
     ) -> None:
+        super().__init__(grader, name, estimator, component)
         self.grader, self.evidence = grader, grader.evidence
-        self.name, self.estimator = name, estimator
-        self._seed, self._draw, self._component = seed, draw, component
-        self.decision: Decision | None = None
-        self.seconds = 0.0
-        self.peak_bytes = 0
+        self._seed, self._draw = seed, draw
 
     @property
     def seed(self) -> int:
@@ -92,12 +83,6 @@ class Case:
         """The row's draw."""
         assert self._draw is not None, "this check has no rows per draw"
         return self._draw
-
-    @property
-    def component(self) -> str:
-        """The row's component (seed stability)."""
-        assert self._component is not None, "this check has no components"
-        return self._component
 
     # -- scores ------------------------------------------------------------------------------------------------------
     def require(self, carried: Needs, what: str) -> None:
@@ -144,13 +129,8 @@ class Case:
         estimator: Estimator = getattr(gradient if name == "gas" else controls, name.replace("-", "_"))
         return self.grader.memo(("control", name, key), lambda: score(name, estimator, problem).scores)
 
-    def spend(self, seconds: float, peak_bytes: int) -> None:
-        """Count what the estimator itself cost for this row."""
-        self.seconds += seconds
-        self.peak_bytes = max(self.peak_bytes, peak_bytes)
-
     # -- the end of a check --------------------------------------------------------------------------------------------
-    def conclude(self, decision: Decision, *, headroom: bool = True, remark: str = "") -> None:
+    def conclude(self, decision: Decision, *, remark: str = "", headroom: bool = True) -> None:
         """Record the row's decision and end the check with it: return on pass, raise the outcome otherwise.
 
         On a seed without headroom every decision is inconclusive, with its numbers kept. `remark`: figures that are
@@ -162,5 +142,4 @@ class Case:
             if room.verdict is not Verdict.PASS:
                 reason = f"seed {self._seed} has no headroom: {room.reason}"
                 decision = decision.but(Verdict.INCONCLUSIVE, reason)
-        self.decision = decision.remarking(remark)
-        self.decision.raise_outcome()
+        super().conclude(decision, remark=remark)
