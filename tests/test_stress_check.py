@@ -349,6 +349,44 @@ def test_improper_claims_are_refused_before_anything_runs(repo):
     result.stderr.fnmatch_lines(["ERROR: estimator 'wrong': its attribute 'claims' must be a Claims, not str"])
 
 
+SAME_DRAWS = """
+import hashlib, sys
+import numpy as np
+from hypothesis import core, settings
+if sys.argv[1:]:
+    import local_constants
+    core.global_force_seed = 5
+    settings.register_profile("theirs", max_examples=3, derandomize=False)
+    settings.load_profile("theirs")
+from pytest_behaviortrace.checks import test_stress
+from pytest_behaviortrace.estimator import needs
+from pytest_behaviortrace.trial import Bench
+from pytest_behaviortrace.variations import contents
+seen = hashlib.sha256()
+
+@needs(gradients=True, spans=True, text=True, behavior=True)
+def spy(problem):
+    seen.update(repr(contents(problem)).encode())
+    return np.zeros(len(problem))
+
+test_stress.test_stress(Bench().trial("spy", spy, "renaming"), "spy", "renaming")
+print(seen.hexdigest())
+"""
+
+
+def test_the_problems_are_the_same_whatever_else_is_loaded_or_set(tmp_path):
+    constants = [f"A{i} = {i * 7}; B{i} = 'word {i}'; C{i} = {i / 7}" for i in range(300)]
+    (tmp_path / "local_constants.py").write_text("\n".join(constants), encoding="utf-8")
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", SAME_DRAWS, *more], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+        for more in ((), ("theirs",))
+    ]
+    assert len(runs[0]) > 60
+    assert runs[0] == runs[1]
+
+
 def test_other_rows_decide_which_seeds_are_trained():
     settings = SimpleNamespace(estimators=("mine",), seeds=(0, 1, 2), draws=2)
     session = GradingSession(settings, checklist.declared(), {})
