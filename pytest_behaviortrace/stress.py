@@ -55,7 +55,7 @@ ARGUMENTS: dict[str, Callable[[AttributionProblem], st.SearchStrategy[Any]]] = {
 """What a property does with a problem: an order, an item to repeat, items to score alone, new names, rows to move."""
 
 
-class Case(NamedTuple):
+class Example(NamedTuple):
     """A problem, and one of the `ARGUMENTS`."""
 
     problem: AttributionProblem
@@ -69,8 +69,8 @@ class Tally:
     tried: int = 0
     judged: int = 0
     """Tried, and the estimator did not break."""
-    last: tuple[Case, Finding] | None = None
-    smallest: tuple[Case, Finding] | None = None
+    last: tuple[Example, Finding] | None = None
+    smallest: tuple[Example, Finding] | None = None
     """The violations met last, and on the fewest items."""
     gave_up: EstimatorError | None = None
 
@@ -95,7 +95,7 @@ def examine(trial: Trial, name: str, bars: Bars, examples: int, model_examples: 
     problems = attribution_problems(needs=needs, min_items=asked.least, max_items=most)
     caller = Caller(trial, needs, bars)
     arguments = ARGUMENTS.get(name, lambda problem: st.none())
-    tally = _try(asked, caller, cases(problems, arguments), model_examples if needs.model else examples)
+    tally = _try(asked, caller, examples_of(problems, arguments), model_examples if needs.model else examples)
     if tally.gave_up is not None and tally.last is None:
         trial.bench.given_up[trial.name] = tally.gave_up
         raise tally.gave_up
@@ -114,13 +114,13 @@ def _require(trial: Trial, name: str, asked: Property) -> None:
 
 
 @st.composite
-def cases(draw: st.DrawFn, problems: st.SearchStrategy[AttributionProblem], arguments: Any) -> Case:
+def examples_of(draw: st.DrawFn, problems: st.SearchStrategy[AttributionProblem], arguments: Any) -> Example:
     """A problem and an argument that fits it."""
     problem = draw(problems)
-    return Case(problem, draw(arguments(problem)))
+    return Example(problem, draw(arguments(problem)))
 
 
-def _try(asked: Property, caller: Caller, drawn: st.SearchStrategy[Case], examples: int) -> Tally:
+def _try(asked: Property, caller: Caller, drawn: st.SearchStrategy[Example], examples: int) -> Tally:
     """Try a property on as many problems, then shrink the first that breaks it."""
     tally = Tally()
 
@@ -136,7 +136,7 @@ def _try(asked: Property, caller: Caller, drawn: st.SearchStrategy[Case], exampl
         verbosity=hypothesis.Verbosity.quiet,
     )
     @hypothesis.given(drawn)
-    def attempt(case: Case) -> None:
+    def attempt(case: Example) -> None:
         if tally.gave_up is not None:
             return
         counting = tally.last is None
@@ -178,7 +178,7 @@ def _decision(estimator: str, name: str, asked: Property, tally: Tally) -> Decis
     return Decision(Verdict.PASS, f"{asked.said} ({tally.tried} problems{skipped})", n=tally.tried)
 
 
-def _counterexample(case: Case, finding: Finding) -> list[str]:
+def _counterexample(case: Example, finding: Finding) -> list[str]:
     call = finding.code.partition("(")[0]
     imports = [f"from pytest_behaviortrace.variations import {call}"] if call else []
     lines = ["", f"# {finding.sentence}", *problem_source(case.problem, *imports).splitlines()]
