@@ -10,31 +10,37 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_behaviortrace.estimator import Claims as Claims
     from pytest_behaviortrace.estimator import Estimator as Estimator
     from pytest_behaviortrace.estimator import EstimatorError as EstimatorError
     from pytest_behaviortrace.estimator import Needs as Needs
     from pytest_behaviortrace.estimator import UndeclaredAccess as UndeclaredAccess
+    from pytest_behaviortrace.estimator import claims as claims
     from pytest_behaviortrace.estimator import needs as needs
     from pytest_behaviortrace.problem import AttributionProblem as AttributionProblem
     from pytest_behaviortrace.problem import ModelAccess as ModelAccess
 
 _HOME = {
     "AttributionProblem": "problem",
+    "Claims": "estimator",
     "Estimator": "estimator",
     "EstimatorError": "estimator",
     "ModelAccess": "problem",
     "Needs": "estimator",
     "UndeclaredAccess": "estimator",
+    "claims": "estimator",
     "needs": "estimator",
 }
 
 __all__ = [
     "AttributionProblem",
+    "Claims",
     "Estimator",
     "EstimatorError",
     "ModelAccess",
     "Needs",
     "UndeclaredAccess",
+    "claims",
     "needs",
 ]
 

@@ -56,7 +56,7 @@ def activate(config: pytest.Config) -> GradingSession:
             estimators = {name: _estimator(config, known, name, chosen) for name in chosen.estimators}
         except RegistryError as error:
             raise pytest.UsageError(str(error)) from None
-        _require_needs(estimators)
+        _require_declarations(estimators)
     checks = checklist.declared()
     on_trial = {check.name: "bt_estimator" in check.arguments for check in checks}
     expected = settings.expected_failures(config, known, chosen, on_trial)
@@ -64,7 +64,7 @@ def activate(config: pytest.Config) -> GradingSession:
     typed = any(flag.startswith("--bt-estimator=") for flag in options.typed(config))
     collection.claim_arguments(config, grading, typed=typed)
     config.stash[collection.GRADING] = grading
-    trains = not config.getoption("collectonly") and not hasattr(config, "workerinput")
+    trains = grading.needs_run and not config.getoption("collectonly") and not hasattr(config, "workerinput")
     if trains and absent_units(chosen) and (problem := settings.unwritable(chosen.cache_dir)):
         raise pytest.UsageError(
             f"the cache folder {chosen.cache_dir} cannot be written ({problem}); "
@@ -82,13 +82,14 @@ def _estimator(config: pytest.Config, known: Registry, name: str, chosen: settin
     return isolate(known.find(name), config.invocation_params.dir, chosen.estimator_timeout)
 
 
-def _require_needs(estimators: Mapping[str, Estimator]) -> None:
-    """Raise `pytest.UsageError`, before anything is trained, for an estimator that declares no proper needs."""
-    from pytest_behaviortrace.estimator import EstimatorError, needs_of
+def _require_declarations(estimators: Mapping[str, Estimator]) -> None:
+    """Raise `pytest.UsageError`, before anything is trained, for an estimator with improper needs or claims."""
+    from pytest_behaviortrace.estimator import EstimatorError, claims_of, needs_of
 
     for name, estimator in estimators.items():
         try:
             needs_of(estimator)
+            claims_of(estimator)
         except EstimatorError as error:
             raise pytest.UsageError(f"estimator {name!r}: {error}") from None
 
@@ -104,9 +105,9 @@ def refuse_checks(config: pytest.Config) -> None:
 def header(config: pytest.Config, grading: GradingSession) -> str:
     """One line: estimators, recipe, cache, scope."""
     chosen = grading.settings
-    absent = absent_units(chosen)
+    absent = absent_units(chosen) if grading.needs_run else []
     total = len(chosen.seeds) * (1 + chosen.draws)
-    cache = f"{len(absent)} of {total} units to train" if absent else "cache hit"
+    cache = f"{len(absent)} of {total} units to train" if absent else "cache hit" if grading.needs_run else "no run"
     if absent and getattr(config.option, "numprocesses", None):
         cache += " (workers show no progress)"
     tests = "checks + your tests" if grading.own_tests else "checks only (add a path, such as '.', for your tests)"

@@ -3,6 +3,7 @@
 A check file holds one function named like the file. Its arguments say which rows it has:
 `bt_seed`, `bt_draw`: one per seed, per draw; `bt_component`: one per entry of the module's tuple `COMPONENTS`;
 `bt_estimator`: for every estimator (a check without it puts none on trial); `bt_case`: the row's evidence.
+A check with `RUN = False` needs no training run; its `bt_case` is a `Trial`, which has none.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Check:
     claim: str
     arguments: tuple[str, ...]
     components: tuple[str, ...] = ()
+    needs_run: bool = True
 
     @property
     def id(self) -> str:
@@ -118,16 +120,20 @@ def parse(path: Path) -> Check:
     arguments = tuple(argument.arg for argument in functions[0].args.args)
     if unknown := [a for a in arguments if a not in ARGUMENTS]:
         raise ValueError(f"{path.name}: unknown argument {unknown[0]}; a check may ask for {', '.join(ARGUMENTS)}")
-    components = _components(module) if "bt_component" in arguments else ()
-    if "bt_component" in arguments and not components:
+    found = _constant(module, "COMPONENTS", ()) if "bt_component" in arguments else ()
+    if "bt_component" in arguments and not found:
         raise ValueError(f"{path.name} asks for bt_component but has no tuple COMPONENTS of strings")
+    needs_run = bool(_constant(module, "RUN", True))
+    if not needs_run and (seeded := [a for a in arguments if a in ("bt_seed", "bt_draw")]):
+        raise ValueError(f"{path.name} asks for {seeded[0]} but says that it needs no run")
     claim = (ast.get_docstring(module) or "").partition("\n")[0].removeprefix("Claim: ")
-    return Check(path.stem, path, functions[0].lineno, claim, arguments, components)
+    components = tuple(str(component) for component in found)
+    return Check(path.stem, path, functions[0].lineno, claim, arguments, components, needs_run)
 
 
-def _components(module: ast.Module) -> tuple[str, ...]:
+def _constant(module: ast.Module, name: str, default: Any) -> Any:
+    """The literal that the module assigns to a name."""
     for node in module.body:
-        names = [ast.unparse(target) for target in node.targets] if isinstance(node, ast.Assign) else []
-        if isinstance(node, ast.Assign) and "COMPONENTS" in names:
-            return tuple(str(component) for component in ast.literal_eval(node.value))
-    return ()
+        if isinstance(node, ast.Assign) and name in [ast.unparse(target) for target in node.targets]:
+            return ast.literal_eval(node.value)
+    return default

@@ -142,7 +142,10 @@ class CheckItem(pytest.Item):
         shown = excinfo.getrepr(style="value", chain=False)
         if shown.reprcrash is not None:
             shown.reprcrash.message = head
-        shown.reprtraceback.reprentries[-1].lines = [f"E   {line}" for line in [head, *self._details(excinfo.value)]]
+        details = self._details(excinfo.value)
+        if not isinstance(excinfo.value, ClaimFailed):  # the lines below a failed claim are there to be copied
+            details = [f"E   {line}" for line in details]
+        shown.reprtraceback.reprentries[-1].lines = [f"E   {head}", *details]
         return shown
 
     def repr_skip(self) -> tuple[str, int, str]:
@@ -157,7 +160,9 @@ class CheckItem(pytest.Item):
 
     def _details(self, error: BaseException) -> list[str]:
         """What there is to say beyond the sentence."""
-        if isinstance(error, ClaimFailed) or not self.config.stash[GRADING].first_time(error):
+        if isinstance(error, ClaimFailed):
+            return str(error).splitlines()[1:]
+        if not self.config.stash[GRADING].first_time(error):
             return []
         ours = type(error).__module__.startswith(f"{__package__}.")
         more = str(error).splitlines()[1:] if ours else []

@@ -51,8 +51,35 @@ class UndeclaredAccess(RuntimeError):
     """An estimator read a part of the problem that its `Needs` does not declare."""
 
 
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Which properties an estimator claims beside those that none can do without (`checks/test_stress.py`).
+
+    A property that is not claimed is n/a for the estimator, and the scorecard says so.
+    """
+
+    permutation: bool = True
+    """Items put in another order keep their scores."""
+    duplicates: bool = True
+    """Identical items get identical scores."""
+    renaming: bool = True
+    """Other ids of prompt groups and other words in the prompts change nothing (with need `model`: ids alone)."""
+    batches: bool = True
+    """With need `model`: a score depends neither on the items scored beside it nor on padding."""
+    target_sign: bool = False
+    """Turning the target round (`target`, `targets_by_step`, `target_loss`) turns the scores round."""
+
+
 class EstimatorError(Exception):
     """The estimator broke (exception, wrong shape, NaN, mutated inputs, too slow): an error, never a failed claim."""
+
+
+class InputsChanged(EstimatorError):
+    """The estimator wrote to the arrays it was given, or tried to (then `__cause__` is the refusal)."""
+
+
+class TooSlow(EstimatorError):
+    """The estimator took longer than --bt-estimator-timeout allows."""
 
 
 @runtime_checkable
@@ -63,6 +90,7 @@ class Estimator(Protocol):
 
 
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
+_Declared = TypeVar("_Declared", Needs, Claims)
 
 
 def needs(
@@ -77,14 +105,43 @@ def needs(
     return mark
 
 
+def claims(
+    *,
+    permutation: bool = True,
+    duplicates: bool = True,
+    renaming: bool = True,
+    batches: bool = True,
+    target_sign: bool = False,
+) -> Callable[[_Callable], _Callable]:
+    """Decorator that states which optional properties a function claims; without it a function has `Claims()`."""
+
+    def mark(function: _Callable) -> _Callable:
+        function.claims = Claims(permutation, duplicates, renaming, batches, target_sign)  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
 def needs_of(estimator: Estimator) -> Needs:
     """The needs an estimator declares through its `needs` attribute; `Needs()` where it declares none.
 
     Raises `EstimatorError` when the attribute is not a `Needs`.
     """
-    declared = getattr(estimator, "needs", None)
+    return _declared(estimator, "needs", Needs)
+
+
+def claims_of(estimator: Estimator) -> Claims:
+    """The properties an estimator claims through its `claims` attribute; `Claims()` where it declares none.
+
+    Raises `EstimatorError` when the attribute is not a `Claims`.
+    """
+    return _declared(estimator, "claims", Claims)
+
+
+def _declared(estimator: Estimator, name: str, kind: type[_Declared]) -> _Declared:
+    declared = getattr(estimator, name, None)
     if declared is None:
-        return Needs()
-    if not isinstance(declared, Needs):
-        raise EstimatorError(f"its attribute 'needs' must be a Needs, not {type(declared).__name__}")
+        return kind()
+    if not isinstance(declared, kind):
+        raise EstimatorError(f"its attribute {name!r} must be a {kind.__name__}, not {type(declared).__name__}")
     return declared

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,17 +15,17 @@ from pytest_behaviortrace.isolation import NO_MODEL, Isolated
 from pytest_behaviortrace.problem import AttributionProblem, IntArray
 from pytest_behaviortrace.scoring import Scored, score
 from pytest_behaviortrace.statistics import RESAMPLES, ClusterBootstrap
+from pytest_behaviortrace.trial import Bench, Trial
 from pytest_behaviortrace.verdict import Decision, NotApplicable, Verdict
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
     from pytest_behaviortrace.run.store import Store
 
-_T = TypeVar("_T")
 Scores = NDArray[np.float64]
 
 
-class Grader:
+class Grader(Bench):
     """One store, one graded plant. Remembers scores and the controls' statistics, so that each is computed once."""
 
     def __init__(
@@ -45,21 +45,13 @@ class Grader:
         """A grader on evidence that is there already; `resamples` of every bootstrap; memory is not measured."""
         grader = cls.__new__(cls)
         grader._open(evidence, seeds, None, resamples)
-        grader.watch = False
+        grader.watch_memory = False
         return grader
 
     def _open(self, evidence: EvidenceStore, seeds: Sequence[int], timeout: float | None, resamples: int) -> None:
+        super().__init__(timeout)
         self.evidence, self.seeds, self.draws = evidence, tuple(seeds), evidence.draws
-        self.timeout, self.resamples = timeout, resamples
-        self.watch = True
-        """Whether memory is measured while an estimator runs."""
-        self._memo: dict[Any, Any] = {}
-
-    def memo(self, key: Any, make: Callable[[], _T]) -> _T:
-        """`make()` on the first use of `key`, the same object afterwards."""
-        if key not in self._memo:
-            self._memo[key] = make()
-        return self._memo[key]  # type: ignore[no-any-return]
+        self.resamples, self.watch_memory = resamples, True
 
     def headroom(self, seed: int) -> Decision:
         """Whether this seed's run can tell estimators apart: pass or inconclusive (see `checks/test_headroom.py`)."""
@@ -77,8 +69,8 @@ class Grader:
         return Case(self, name, estimator, seed, draw, component)
 
 
-class Case:
-    """What a check works with: the evidence of its row, the estimator's scores on it, and `conclude`."""
+class Case(Trial):
+    """What a check of a run works with: the evidence of its row, the estimator's scores on it, and `conclude`."""
 
     def __init__(
         self,
@@ -89,12 +81,9 @@ class Case:
         draw: int | None,
         component: str | None,
     ) -> None:
+        super().__init__(grader, name, estimator, component)
         self.grader, self.evidence = grader, grader.evidence
-        self.name, self.estimator = name, estimator
-        self._seed, self._draw, self._component = seed, draw, component
-        self.decision: Decision | None = None
-        self.seconds = 0.0
-        self.peak_bytes = 0
+        self._seed, self._draw = seed, draw
 
     @property
     def seed(self) -> int:
@@ -107,12 +96,6 @@ class Case:
         """The row's draw."""
         assert self._draw is not None, "this check has no rows per draw"
         return self._draw
-
-    @property
-    def component(self) -> str:
-        """The row's component (seed stability)."""
-        assert self._component is not None, "this check has no components"
-        return self._component
 
     def bootstrap(self, key: Any, clusters: ArrayLike) -> ClusterBootstrap:
         """The cluster bootstrap of that key, shared by every score so that differences between scores are paired."""
@@ -140,7 +123,7 @@ class Case:
 
         def attempt() -> Scored | EstimatorError:
             try:
-                scored = score(name, estimator, problem, timeout, watch=self.grader.watch)
+                scored = score(name, estimator, problem, timeout, watch_memory=self.grader.watch_memory)
             except EstimatorError as error:  # remembered too: a slow or broken estimator breaks once, not per row
                 return error
             self.spend(scored.seconds, scored.peak_bytes)
@@ -163,15 +146,10 @@ class Case:
         from pytest_behaviortrace.estimators import controls, gradient
 
         estimator: Estimator = getattr(gradient if name == "gas" else controls, name.replace("-", "_"))
-        return self.grader.memo(("control", name, key), lambda: score(name, estimator, problem, watch=False).scores)
-
-    def spend(self, seconds: float, peak_bytes: int) -> None:
-        """Count what the estimator itself cost for this row."""
-        self.seconds += seconds
-        self.peak_bytes = max(self.peak_bytes, peak_bytes)
+        return self.grader.memo(("control", name, key), lambda: score(name, estimator, problem, watch_memory=False).scores)
 
     # -- the end of a check --------------------------------------------------------------------------------------------
-    def conclude(self, decision: Decision, *, headroom: bool = True, remark: str = "") -> None:
+    def conclude(self, decision: Decision, *, remark: str = "", headroom: bool = True) -> None:
         """Record the row's decision and end the check with it: return on pass, raise the outcome otherwise.
 
         On a seed without headroom every decision is inconclusive, with its numbers kept. `remark`: figures that are
@@ -183,5 +161,4 @@ class Case:
             if room.verdict is not Verdict.PASS:
                 reason = f"seed {self._seed} has no headroom: {room.reason}"
                 decision = decision.but(Verdict.INCONCLUSIVE, reason)
-        self.decision = decision.remarking(remark)
-        self.decision.raise_outcome()
+        super().conclude(decision, remark=remark)

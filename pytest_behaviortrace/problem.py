@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
@@ -19,6 +20,9 @@ FloatArray = NDArray[np.floating[Any]]
 BoolArray = NDArray[np.bool_]
 Kind = Literal["rollouts", "siblings", "spans", "canaries"]
 _T = TypeVar("_T")
+
+MOST_SHOWN = 16
+"""Most items of a problem that is shown whole."""
 
 
 class ModelAccess(Protocol):
@@ -95,6 +99,16 @@ class AttributionProblem:
         """The same problem with some served values or columns exchanged (arrays become read-only)."""
         columns = {k: values.pop(k) for k in tuple(values) if k in self.__dataclass_fields__}
         return replace(self, lazy={**self.lazy, **{k: _freeze(v) for k, v in values.items()}}, **columns)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How Hypothesis and IPython show a problem: a small one as source that makes it (`problem_source`)."""
+        from pytest_behaviortrace.problem_source import problem_expression
+
+        text = repr(self)
+        if len(self) <= MOST_SHOWN:
+            with contextlib.suppress(ValueError):  # over the policies of a run
+                text = problem_expression(self)
+        printer.text(text)
 
     def __post_init__(self) -> None:
         for name in COLUMNS:

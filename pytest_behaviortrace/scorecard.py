@@ -17,6 +17,7 @@ CHECKLIST = (
     "test_coverage",
     "test_lookalikes",
     "test_seed_stability",
+    "test_stress",
 )
 """The checks in their order of reading."""
 

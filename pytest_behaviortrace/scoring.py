@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.estimator import Estimator, EstimatorError, UndeclaredAccess, needs_of
+from pytest_behaviortrace.estimator import (
+    Estimator,
+    EstimatorError,
+    InputsChanged,
+    TooSlow,
+    UndeclaredAccess,
+    needs_of,
+)
 from pytest_behaviortrace.isolation import Isolated
 from pytest_behaviortrace.problem import AttributionProblem
 
@@ -34,12 +41,17 @@ class Scored:
 
 
 def score(
-    name: str, estimator: Estimator, problem: AttributionProblem, timeout: float | None = None, *, watch: bool = True
+    name: str,
+    estimator: Estimator,
+    problem: AttributionProblem,
+    timeout: float | None = None,
+    *,
+    watch_memory: bool = True,
 ) -> Scored:
-    """Scores of `estimator` on `problem`; without `watch` its memory is not measured, nor its input compared.
+    """Scores of `estimator` on `problem`; `watch_memory=False` leaves out what takes a thread per call.
 
     Raises `EstimatorError`, naming the estimator and the kind of items, when it raises, takes longer than `timeout`
-    seconds, returns anything but n finite numbers, or changes what it was given.
+    seconds (`TooSlow`), returns anything but n finite numbers, or changes what it was given (`InputsChanged`).
     """
     where = f"estimator {name!r} on {len(problem)} {problem.kind}"
     if isinstance(estimator, Isolated):
@@ -49,28 +61,29 @@ def score(
         scoped = problem.scoped(needs_of(estimator))
     except EstimatorError as error:
         raise EstimatorError(f"{where}: {error}") from None
-    before = _digest(scoped) if watch else {}
-    with _memory() if watch else contextlib.nullcontext([0]) as grown:
+    before = _digest(scoped)
+    with _memory() if watch_memory else contextlib.nullcontext([0]) as grown:
         start = time.perf_counter()
         try:
             with _global_state_kept(), _deadline(timeout):
                 raw = estimator(scoped)
         except _TooSlow:
-            raise EstimatorError(f"{where} took longer than {timeout:g} s (--bt-estimator-timeout)") from None
+            raise TooSlow(f"{where} took longer than {timeout:g} s (--bt-estimator-timeout)") from None
         except UndeclaredAccess as error:
             raise EstimatorError(f"{where} read something it does not declare: {error}") from error
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
             # SystemExit and pytest outcomes raised inside an estimator must not pass for a verdict.
-            raise EstimatorError(f"{where} raised {type(error).__name__}: {_first_line(error)}") from error
+            kind = InputsChanged if _is_refused_write(error) else EstimatorError
+            raise kind(f"{where} raised {type(error).__name__}: {_first_line(error)}") from error
         seconds = time.perf_counter() - start
     if timeout is not None and seconds > timeout:  # it swallowed the deadline
-        raise EstimatorError(f"{where} took {seconds:.1f} s, longer than {timeout:g} s (--bt-estimator-timeout)")
+        raise TooSlow(f"{where} took {seconds:.1f} s, longer than {timeout:g} s (--bt-estimator-timeout)")
     if scoped.undeclared:
         raise EstimatorError(f"{where} read something it does not declare: problem.{scoped.undeclared[0]}")
-    if watch and _digest(scoped) != before:
-        raise EstimatorError(f"{where} changed the arrays it was given; copy before writing")
+    if _digest(scoped) != before:
+        raise InputsChanged(f"{where} changed the arrays it was given; copy before writing")
     return Scored(_vouched(raw, len(problem), where), seconds, grown[0])
 
 
@@ -93,6 +106,11 @@ def _vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:
         first = int(np.flatnonzero(~np.isfinite(scores))[0])
         raise EstimatorError(f"{where} returned {bad} scores that are NaN or infinite (first: item {first})")
     return scores.copy()
+
+
+def _is_refused_write(error: BaseException) -> bool:
+    """Whether this is numpy's refusal to write to a read-only array, or to make one writeable."""
+    return isinstance(error, ValueError) and any(word in str(error) for word in ("read-only", "WRITEABLE"))
 
 
 def _first_line(error: BaseException) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_behaviortrace.grading import Grader
     from pytest_behaviortrace.run.progress import Display
     from pytest_behaviortrace.settings import Settings
+    from pytest_behaviortrace.trial import Bench
 
 LIBRARIES = ("numpy", "pytest-behaviortrace", "torch", "transformers", "trl")
 """Libraries whose versions are in the report."""
@@ -56,6 +57,8 @@ class GradingSession:
         self.describe_seeds: Callable[[Settings, Sequence[int]], list[SeedFacts]] = describe_seeds
         self._seeds: tuple[int, ...] = settings.seeds
         self._grader: Grader | BaseException | None = None
+        self._bench: Bench | None = None
+        self._run_free = frozenset(check.name for check in checks if not check.needs_run)
         self._told: list[BaseException] = []
         self._facts: dict[tuple[int, ...], list[SeedFacts]] = {}
         self.report_problem = ""
@@ -66,17 +69,30 @@ class GradingSession:
         """Whether a row was asked for."""
         return self.selected is None or spec.id in self.selected
 
+    @property
+    def needs_run(self) -> bool:
+        """Whether any row that was asked for by name is about a run."""
+        return any(self.wants(spec) and spec.check not in self._run_free for spec in self.specs.values())
+
     def will_run(self, specs: Iterable[RowSpec]) -> None:
-        """Only the seeds of these rows are trained (all of them, if a row goes over seeds)."""
-        seeds = {spec.seed for spec in specs}
-        self._seeds = self.settings.seeds if None in seeds else tuple(sorted(s for s in seeds if s is not None))
+        """Only the seeds of these rows are trained."""
+        self._seeds = self._seeds_of(specs)
+
+    def _seeds_of(self, specs: Iterable[RowSpec]) -> tuple[int, ...]:
+        """The seeds that rows are about: all of them if one goes over seeds, none if none is about a run."""
+        seeds = {spec.seed for spec in specs if spec.check not in self._run_free}
+        return self.settings.seeds if None in seeds else tuple(sorted(s for s in seeds if s is not None))
 
     # -- while rows run ----------------------------------------------------------------------------------------------
     def case(self, spec: RowSpec, showing: Callable[[], AbstractContextManager[Display]]) -> Any:
-        """The `Case` of a row. The first call trains what is missing, shown on the display `showing` opens.
+        """The `Case` of a row, or a `Trial` where its check needs no run.
 
-        Raises what training raised, in every row, after one attempt only.
+        The first call for a `Case` trains what is missing, shown on the display `showing` opens. Raises what training
+        raised, in every row, after one attempt only.
         """
+        estimator = None if spec.estimator is None else self.estimators[spec.estimator]
+        if spec.check in self._run_free:
+            return self._bench_without_run().trial(spec.estimator, estimator, spec.component)
         if self._grader is None:
             with showing() as display:
                 try:
@@ -85,8 +101,14 @@ class GradingSession:
                     self._grader = error
         if isinstance(self._grader, BaseException):
             raise self._grader
-        estimator = None if spec.estimator is None else self.estimators[spec.estimator]
         return self._grader.case(spec.estimator, estimator, spec.seed, spec.draw, spec.component)
+
+    def _bench_without_run(self) -> Bench:
+        from pytest_behaviortrace.trial import Bench
+
+        if self._bench is None:
+            self._bench = Bench(self.settings.estimator_timeout)
+        return self._bench
 
     def first_time(self, error: BaseException) -> bool:
         """Whether an exception has not been shown in full yet: many rows can end with the same one."""
@@ -120,8 +142,7 @@ class GradingSession:
     def scorecard(self) -> Scorecard:
         """The scorecard of the rows so far."""
         settings = self.settings
-        ran = {row.seed for row in self.rows.values()}
-        seeds = settings.seeds if None in ran else tuple(sorted(s for s in ran if s is not None))
+        seeds = self._seeds_of(self.specs[id] for id in self.rows)
         if seeds not in self._facts:
             self._facts[seeds] = self.describe_seeds(settings, seeds)
         expected = {

@@ -55,7 +55,8 @@ def test_ids_state_estimator_seed_draw_and_component():
     assert "checks/test_coverage.py::test_coverage[token-gas-seed0]" in ids
     assert "checks/test_fluency_control.py::test_fluency_control[token-gas-seed0-draw1]" in ids
     assert "checks/test_seed_stability.py::test_seed_stability[token-gas-decoy-auc]" in ids
-    assert len(ids) == 3 + 5 * 3 + 2 * 6 + 3
+    assert "checks/test_stress.py::test_stress[token-gas-permutation]" in ids
+    assert len(ids) == 3 + 5 * 3 + 2 * 6 + 3 + 9
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ def test_ids_state_estimator_seed_draw_and_component():
         ("def test_other(bt_case): pass", "exactly one test function, named test_x"),
         ("def test_x(bt_case, bt_color): pass", "unknown argument bt_color"),
         ("def test_x(bt_case, bt_component): pass", "no tuple COMPONENTS"),
+        ("RUN = False\ndef test_x(bt_case, bt_draw): pass", "asks for bt_draw but says that it needs no run"),
     ],
 )
 def test_a_check_that_declares_nonsense_is_refused(tmp_path, source, problem):

@@ -62,8 +62,24 @@ def test_only_the_surface_touches_pytest(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("checks.test_")])
 def test_checks_point_down(name: str) -> None:
     allowed = {"grading", "verdict", "statistics", "problem", "gates", "estimator", "evidence", "headroom", "checks"}
+    allowed |= {"trial", "stress", "properties"}
     ours = {m.split(".")[1] for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
     assert ours <= allowed
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_hypothesis_is_loaded_by_the_stress_tests_only(name: str) -> None:
+    ours = {m.removeprefix("pytest_behaviortrace.") for m in imports(MODULES[name])}
+    if name not in ("strategies", "stress"):
+        assert "hypothesis" not in {m.split(".")[0] for m in ours}
+        assert "strategies" not in ours
+        assert "stress" not in ours or name == "checks.test_stress"
+
+
+@pytest.mark.parametrize("name", ["variations", "properties", "problem_source", "strategies", "stress", "trial"])
+def test_the_stress_tests_know_no_run(name: str) -> None:
+    ours = {m.removeprefix("pytest_behaviortrace.") for m in imports(MODULES[name])}
+    assert not ours & {"grading", "evidence", "session", "run.store", "run.orchestrate"}
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("statistics")])

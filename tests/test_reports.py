@@ -67,7 +67,7 @@ def test_a_core_check_that_applies_to_some_seeds_is_shown():
 def test_a_selection_is_partial_unless_it_failed():
     one_seed = card(keep=lambda spec: spec.seed == 0)
     assert one_seed.checklist_verdict("mine") == "partial"
-    assert one_seed.missing("mine") == 2 * (5 + 2 * 2) + 3
+    assert one_seed.missing("mine") == 2 * (5 + 2 * 2) + 3 + 9
     failed = card(on("test_coverage", "fail"), keep=lambda spec: spec.seed == 0)
     assert failed.checklist_verdict("mine") == "failed"
 
@@ -169,7 +169,7 @@ def test_the_section_in_full():
         "      every gate holds",
         "",
     ]
-    assert lines(failing)[8] == "mine: FAILED (30 rows: 29 pass, 1 fail); its own time 1.50 s, memory +42 MB"
+    assert lines(failing)[8] == "mine: FAILED (39 rows: 38 pass, 1 fail); its own time 1.50 s, memory +42 MB"
     at = lines(failing).index(
         "  reward_control      fail           1/3  seed2            0.810 [0.750, 0.860] chance 0.5, norm-only 0.550"
     )
@@ -183,7 +183,7 @@ def test_checks_stand_in_their_order_of_reading():
     names = [line.split()[0] for line in lines(card()) if line.startswith("  ") and line[2] != " "]
     assert names == [
         "headroom", "gradient_magnitude", "fluency_control", "reward_control", "trigger_alignment", "target_context",
-        "coverage", "lookalikes", "seed_stability",
+        "coverage", "lookalikes", "seed_stability", "stress",
     ]  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def test_commands_repeat_what_was_typed_and_quote_it():
 
 def test_passed_rows_have_a_command_only_when_asked():
     assert not [line for line in lines(card()) if "rerun:" in line]
-    assert len([line for line in lines(card(), verbose=True) if "rerun:" in line]) == 9
+    assert len([line for line in lines(card(), verbose=True) if "rerun:" in line]) == 10
 
 
 @pytest.mark.parametrize("width", [80, 120, 300])
@@ -211,7 +211,7 @@ def test_lines_fit_but_for_commands(width):
 
 def test_what_luck_can_do_counts_applicable_rows():
     text = " ".join(lines(card(on("test_coverage", "n/a"))))
-    assert "at most 0.7 of these 29 rows" in text
+    assert "at most 1.0 of these 38 rows" in text
 
 
 def test_colour_adds_nothing_that_the_text_does_not_say():
@@ -221,4 +221,4 @@ def test_colour_adds_nothing_that_the_text_does_not_say():
 
 
 def test_a_partial_scorecard_says_how_many_rows_ran():
-    assert "mine: PARTIAL (9 of 30 rows: 9 pass)" in " ".join(lines(card(keep=lambda spec: spec.seed == 0)))
+    assert "mine: PARTIAL (9 of 39 rows: 9 pass)" in " ".join(lines(card(keep=lambda spec: spec.seed == 0)))

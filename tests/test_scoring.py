@@ -1,6 +1,7 @@
 """What a broken estimator gets: an error that names it, never a verdict."""
 
 import contextlib
+import ctypes
 import random
 import time
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from problems import make_problem
 
-from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, Needs, needs
+from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, InputsChanged, Needs, TooSlow, needs
 from pytest_behaviortrace.scoring import score
 
 
@@ -140,3 +141,25 @@ def test_needs_arithmetic() -> None:
     assert declared.names() == ("gradients", "text")
     assert declared.missing_from(Needs(gradients=True)) == ("text",)
     assert declared.without("text") == Needs(gradients=True)
+
+
+def test_what_kind_of_breaking_it_was_can_be_told() -> None:
+    def writes(problem):
+        problem.advantage[0] = 1.0
+
+    def writes_past_the_guard(problem):
+        ctypes.memset(problem.advantage.ctypes.data, 1, 1)
+        return flat(problem)
+
+    with pytest.raises(InputsChanged, match="raised ValueError: assignment destination is read-only") as caught:
+        score("mine", writes, a_problem())
+    assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(InputsChanged, match="changed the arrays it was given") as caught:
+        score("mine", writes_past_the_guard, a_problem())
+    assert caught.value.__cause__ is None
+    with pytest.raises(TooSlow):
+        score("mine", lambda p: time.sleep(30), a_problem(), timeout=0.1)
+
+
+def test_memory_need_not_be_watched() -> None:
+    assert score("flat", flat, a_problem(), watch_memory=False).peak_bytes == 0

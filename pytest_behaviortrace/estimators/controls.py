@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.estimator import needs
+from pytest_behaviortrace.estimator import claims, needs
 from pytest_behaviortrace.problem import AttributionProblem
 
 Scores = NDArray[np.float64]
@@ -45,6 +45,7 @@ def length(problem: AttributionProblem) -> Scores:
 
 
 @needs()
+@claims(permutation=False, duplicates=False)
 def random(problem: AttributionProblem) -> Scores:
     """Uniform numbers from the problem's own generator: the same on every call."""
     return problem.rng.random(len(problem))

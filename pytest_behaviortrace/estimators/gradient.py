@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.estimator import needs
+from pytest_behaviortrace.estimator import claims, needs
 from pytest_behaviortrace.problem import AttributionProblem
 
 Scores = NDArray[np.float64]
@@ -27,18 +27,21 @@ CHUNK = 512
 
 
 @needs(gradients=True)
+@claims(target_sign=True)
 def dot(problem: AttributionProblem) -> Scores:
     """A <g, t>: first-order change of the behaviour's log-probability by the item's own update."""
     return _column(problem.advantage) * _products(problem.gradients, problem.target)
 
 
 @needs(gradients=True)
+@claims(target_sign=True)
 def gas(problem: AttributionProblem) -> Scores:
     """cos(g, t): gradient alignment score, renormalised TracInCP; blind to size and to advantage."""
     return _cosines(problem.gradients, problem.target)
 
 
 @needs(gradients=True)
+@claims(target_sign=True)
 def gas_centered(problem: AttributionProblem) -> Scores:
     """cos(g - mean of its prompt group, t): alignment of what sets an item apart from its siblings."""
     target = _unit(problem.target)
@@ -54,6 +57,7 @@ def gas_centered(problem: AttributionProblem) -> Scores:
 
 
 @needs(gradients=True)
+@claims(target_sign=True)
 def tracincp(problem: AttributionProblem) -> Scores:
     """lr(step) A <g, t(step)>: `dot` with the step's learning rate and the target of the policy of that step."""
     rate, targets, step = _column(problem.learning_rate), problem.targets_by_step, problem.step
@@ -67,6 +71,7 @@ def tracincp(problem: AttributionProblem) -> Scores:
 
 
 @needs(gradients=True)
+@claims(target_sign=True)
 def trak(problem: AttributionProblem) -> Scores:
     """A g (F'F + ridge)^-1 t, F = the advantage-weighted gradients of the training rollouts (`reference`, m rows).
 
@@ -79,6 +84,7 @@ def trak(problem: AttributionProblem) -> Scores:
 
 
 @needs(gradients=True)
+@claims(target_sign=True)
 def local_buffer(problem: AttributionProblem) -> Scores:
     """`dot` on the last four steps of the training run, 0 before: only what is still in the buffer can score."""
     recent = np.flatnonzero(problem.step >= len(problem.learning_rate) - BUFFER_STEPS)
@@ -88,6 +94,7 @@ def local_buffer(problem: AttributionProblem) -> Scores:
 
 
 @needs(gradients=True, spans=True)
+@claims(target_sign=True)
 def token_gas(problem: AttributionProblem) -> Scores:
     """A cos(s, t): alignment of the behaviour's own tokens, signed and sized by the advantage; 0 where it is absent."""
     return _column(problem.advantage) * _cosines(problem.span_gradients, problem.target)

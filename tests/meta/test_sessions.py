@@ -44,7 +44,7 @@ def test_a_warm_session_needs_no_torch_and_writes_the_documented_report(
     assert (report["schema"], report["suite"]) == (1, SUITE)
     assert [list(seed) for seed in report["seeds"]] == [["seed", "s_b_planted", "s_b_null", "gt", "n"]] * 3
     assert all(list(row) == FIELDS for row in report["rows"])
-    assert len(report["rows"]) == 3 + 2 * 30
+    assert len(report["rows"]) == 3 + 2 * 39
     assert "checks/test_fluency_control.py::test_fluency_control[token-gas-seed0-draw1]" in {
         row["id"] for row in report["rows"]
     }
