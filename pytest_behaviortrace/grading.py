@@ -146,7 +146,9 @@ class Case(Trial):
         from pytest_behaviortrace.estimators import controls, gradient
 
         estimator: Estimator = getattr(gradient if name == "gas" else controls, name.replace("-", "_"))
-        return self.grader.memo(("control", name, key), lambda: score(name, estimator, problem, watch_memory=False).scores)
+        return self.grader.memo(
+            ("control", name, key), lambda: score(name, estimator, problem, watch_memory=False).scores
+        )
 
     # -- the end of a check --------------------------------------------------------------------------------------------
     def conclude(self, decision: Decision, *, remark: str = "", headroom: bool = True) -> None:

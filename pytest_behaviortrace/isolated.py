@@ -7,6 +7,7 @@ the session dies, however it dies, so does this process.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, Needs, needs_of
+from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, Needs, claims_of, needs_of
 from pytest_behaviortrace.isolation import PREFIX
 from pytest_behaviortrace.problem import COLUMNS, AttributionProblem
 from pytest_behaviortrace.registry import Registered, RegistryError, made
@@ -38,13 +39,14 @@ def main(room: Path) -> dict[str, Any]:
     entry = Registered(**request["entry"])
     try:
         estimator = made(entry, Path(request["folder"]))
-        needs = needs_of(estimator)
+        needs, claims = needs_of(estimator), claims_of(estimator)
     except RegistryError as error:
         return {"error": str(error)}
     except EstimatorError as error:
         return {"error": f"estimator {entry.name!r}: {error}"}
     if not (room / "problem.json").exists():
-        return {"needs": needs.names()}
+        claimed = [f.name for f in dataclasses.fields(claims) if getattr(claims, f.name)]
+        return {"needs": needs.names(), "claims": claimed}
     try:
         scored = score(entry.name, estimator, read_problem(room))
     except EstimatorError as error:

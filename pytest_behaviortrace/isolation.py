@@ -19,14 +19,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, Needs
+from pytest_behaviortrace.estimator import EVERYTHING, Claims, EstimatorError, Needs, TooSlow
 from pytest_behaviortrace.problem import COLUMNS, NEED_OF, AttributionProblem
 from pytest_behaviortrace.registry import HOOK, Registered, RegistryError
 from pytest_behaviortrace.run.formats import write_array
@@ -62,6 +62,7 @@ class Isolated:
     folder: Path
     """Where `package.module:name` is looked for if it is not installed."""
     needs: Needs
+    claims: Claims
 
     def __call__(self, problem: AttributionProblem, /) -> NDArray[Any]:
         """Raw scores; see `answer`."""
@@ -101,9 +102,10 @@ def isolate(entry: Registered, folder: Path, timeout: float | None = None) -> Is
             raise RegistryError(str(error).partition("\n")[0]) from None
     if "error" in said:
         raise RegistryError(_clean(str(said["error"])))
-    told = said.get("needs")
+    told, claimed = said.get("needs"), said.get("claims")
     needs = Needs(**{name: isinstance(told, list) and name in told for name in EVERYTHING.names()})
-    return Isolated(entry, folder, needs)
+    claims = {f.name: isinstance(claimed, list) and f.name in claimed for f in fields(Claims)}
+    return Isolated(entry, folder, needs, Claims(**claims))
 
 
 def reference(entry: Registered) -> str:
@@ -185,7 +187,7 @@ def _run(room: Path, where: str, timeout: float | None) -> tuple[dict[str, Any],
     try:
         process.wait(timeout)
     except subprocess.TimeoutExpired:
-        raise EstimatorError(f"{where} took longer than {timeout:g} s (--bt-estimator-timeout)") from None
+        raise TooSlow(f"{where} took longer than {timeout:g} s (--bt-estimator-timeout)") from None
     finally:
         _end(process)
         reader.join(1.0)  # a process that left its group may hold the pipe open

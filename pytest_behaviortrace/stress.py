@@ -17,6 +17,7 @@ from hypothesis import configuration
 from hypothesis import strategies as st
 
 from pytest_behaviortrace.estimator import EstimatorError, TooSlow, claims_of, needs_of
+from pytest_behaviortrace.isolation import NO_MODEL, Isolated
 from pytest_behaviortrace.problem import AttributionProblem
 from pytest_behaviortrace.problem_source import problem_source
 from pytest_behaviortrace.properties import PROPERTIES, Bars, Caller, Finding, Property
@@ -25,6 +26,8 @@ from pytest_behaviortrace.trial import Trial
 from pytest_behaviortrace.variations import served_values
 from pytest_behaviortrace.verdict import Decision, NotApplicable, Verdict
 
+ISOLATED_EXAMPLES = 5
+"""Problems per row for an isolated estimator, each call of which starts a process; what breaks is not shrunk."""
 MODEL_ITEMS = 3
 """Most items of a problem on which an estimator takes gradients of its own."""
 
@@ -95,7 +98,9 @@ def examine(trial: Trial, name: str, bars: Bars, examples: int, model_examples: 
     problems = attribution_problems(needs=needs, min_items=asked.least, max_items=most)
     caller = Caller(trial, needs, bars)
     arguments = ARGUMENTS.get(name, lambda problem: st.none())
-    tally = _try(asked, caller, examples_of(problems, arguments), model_examples if needs.model else examples)
+    isolated = isinstance(trial.estimator, Isolated)
+    budget = ISOLATED_EXAMPLES if isolated else model_examples if needs.model else examples
+    tally = _try(asked, caller, examples_of(problems, arguments), budget, shrinks=not isolated)
     if tally.gave_up is not None and tally.last is None:
         trial.bench.given_up[trial.name] = tally.gave_up
         raise tally.gave_up
@@ -105,6 +110,8 @@ def examine(trial: Trial, name: str, bars: Bars, examples: int, model_examples: 
 def _require(trial: Trial, name: str, asked: Property) -> None:
     """Raise `NotApplicable` for a property that the estimator does not claim or that does not concern it."""
     assert trial.estimator is not None
+    if isinstance(trial.estimator, Isolated) and trial.estimator.needs.model:
+        raise NotApplicable(f"{trial.name} needs model; {NO_MODEL}")
     if asked.claim is not None and not getattr(claims_of(trial.estimator), asked.claim):
         raise NotApplicable(f"{trial.name} does not claim {name} (Claims({asked.claim}=False))")
     if asked.model and not needs_of(trial.estimator).model:
@@ -120,7 +127,7 @@ def examples_of(draw: st.DrawFn, problems: st.SearchStrategy[AttributionProblem]
     return Example(problem, draw(arguments(problem)))
 
 
-def _try(asked: Property, caller: Caller, drawn: st.SearchStrategy[Example], examples: int) -> Tally:
+def _try(asked: Property, caller: Caller, drawn: st.SearchStrategy[Example], examples: int, *, shrinks: bool) -> Tally:
     """Try a property on as many problems, then shrink the first that breaks it."""
     tally = Tally()
 
@@ -129,7 +136,7 @@ def _try(asked: Property, caller: Caller, drawn: st.SearchStrategy[Example], exa
         derandomize=True,
         database=None,
         deadline=None,
-        phases=(hypothesis.Phase.generate, hypothesis.Phase.shrink),
+        phases=(hypothesis.Phase.generate, *((hypothesis.Phase.shrink,) if shrinks else ())),
         suppress_health_check=list(hypothesis.HealthCheck),
         report_multiple_bugs=False,
         print_blob=False,

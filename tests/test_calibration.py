@@ -13,10 +13,10 @@ from toy_marginals import toy_marginals
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.__main__ import main
-from pytest_behaviortrace.calibration import command, contenders, study, trial
+from pytest_behaviortrace.calibration import command, contenders, repetition, study
 from pytest_behaviortrace.calibration.contenders import NAMED, TRUE_SIGNAL, credited_cosine, signal_of
+from pytest_behaviortrace.calibration.repetition import Plan, World
 from pytest_behaviortrace.calibration.synthetic import SyntheticEvidence
-from pytest_behaviortrace.calibration.trial import Plan, Trial
 from pytest_behaviortrace.calibration.world import Dials, advantages
 from pytest_behaviortrace.run.progress import Silent
 from pytest_behaviortrace.verdict import Verdict
@@ -42,7 +42,7 @@ def sibling_auc(siblings, scores):
 
 # -- dials -------------------------------------------------------------------------------------------------------------
 def test_the_defaults_are_the_sizes_of_a_recorded_run_and_have_headroom():
-    made = Trial(TOY, Dials(), SMALL, 0)
+    made = World(TOY, Dials(), SMALL, 0)
     assert len(made.evidence.rollouts(0).problem) == 40 * 8 * 8
     assert len(made.evidence.siblings(0, 0).shown) == 24 * 4 * 9
     assert {made.grader.headroom(seed).verdict for seed in range(3)} == {Verdict.PASS}
@@ -133,7 +133,7 @@ def test_eligibility_says_nothing_in_a_null_run_and_ground_truth_is_boosted():
 
 # -- contenders --------------------------------------------------------------------------------------------------------
 def test_every_check_and_its_named_controls_are_covered():
-    assert set(NAMED) | {"headroom"} == set(trial.CHECKS)
+    assert set(NAMED) | {"headroom"} == set(repetition.CHECKS)
     for check in ("gradient_magnitude", "reward_control"):
         assert NAMED[check] == importlib.import_module(f"pytest_behaviortrace.checks.test_{check}").CONTROLS
     for check, names in NAMED.items():
@@ -143,7 +143,7 @@ def test_every_check_and_its_named_controls_are_covered():
 
 
 def test_the_controls_of_a_real_case_are_those_named():
-    made = Trial(TOY, Dials(), SMALL, 0)
+    made = World(TOY, Dials(), SMALL, 0)
     fluency = importlib.import_module("pytest_behaviortrace.checks.test_fluency_control")
     found = fluency.controls(made.grader.case("x", credited_cosine, 0, 0), made.evidence.siblings(0, 0))
     assert {name.removeprefix("-") for name in found} == set(NAMED["fluency_control"])
@@ -151,7 +151,7 @@ def test_the_controls_of_a_real_case_are_those_named():
 
 @pytest.mark.parametrize("check", [c for c in NAMED if c != "coverage"])
 def test_a_strong_signal_passes_and_random_does_not(check):
-    made = Trial(TOY, Dials(signal=signal_of(0.95)), SMALL, 0)
+    made = World(TOY, Dials(signal=signal_of(0.95)), SMALL, 0)
     by_name = {c.name: c for c in contenders.worthless()}
     assert made.first_miss(TRUE_SIGNAL, check) is Verdict.PASS
     assert made.first_miss(by_name["random"], check) is not Verdict.PASS
@@ -159,7 +159,7 @@ def test_a_strong_signal_passes_and_random_does_not(check):
 
 
 def test_more_data_keeps_the_effects_of_its_seeds():
-    made = Trial(TOY, Dials(signal=1.0, between_seeds=0.3), SMALL, 5)
+    made = World(TOY, Dials(signal=1.0, between_seeds=0.3), SMALL, 5)
     more = made.with_more()
     assert [made.evidence.strength(s) for s in range(3)] == [more.evidence.strength(s) for s in range(3)]
     assert len(more.evidence.siblings(0, 0).shown) == 4 * len(made.evidence.siblings(0, 0).shown)
@@ -195,8 +195,8 @@ def few(counted=("random", "lucky seeds")):
 
 
 def test_one_process_counts_what_two_do(monkeypatch):
-    monkeypatch.setattr(trial, "worthless", few)
-    monkeypatch.setattr(trial, "POWER", (0.8,))
+    monkeypatch.setattr(repetition, "worthless", few)
+    monkeypatch.setattr(repetition, "POWER", (0.8,))
     alone, both = (study.run(TOY, SMALL, 2, Silent(), workers) for workers in (1, 2))
     assert alone.counts == both.counts
     assert alone.repetitions == both.repetitions == 2
@@ -207,9 +207,9 @@ def test_one_process_counts_what_two_do(monkeypatch):
 
 
 def test_what_is_inconclusive_gets_more_data_and_fewer_resamples_are_compared(monkeypatch):
-    monkeypatch.setattr(trial, "worthless", list)
-    monkeypatch.setattr(trial, "POWER", (0.7,))
-    monkeypatch.setattr(trial, "NAMED", {"fluency_control": NAMED["fluency_control"]})
+    monkeypatch.setattr(repetition, "worthless", list)
+    monkeypatch.setattr(repetition, "POWER", (0.7,))
+    monkeypatch.setattr(repetition, "NAMED", {"fluency_control": NAMED["fluency_control"]})
     found = study.run(TOY, Plan(seeds=1, draws=1, resamples=100, follow_up=2, compared=1), 2, Silent(), 1)
     checks = {check for _, check in found.cells("row")}
     undecided = sum(found.outcomes("row", "0.70", check)["inconclusive"] for check in checks)

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser, count: Any) -> None:
 
 def run(args: argparse.Namespace, store: Store, recipe: Recipe) -> int:
     """Run the study on the marginals of the recorded runs in `store`; 1 if a target is missed or it was broken off."""
-    from pytest_behaviortrace.calibration import intervals, marginals, study, trial
+    from pytest_behaviortrace.calibration import intervals, marginals, repetition, study
     from pytest_behaviortrace.evidence import EvidenceStore
     from pytest_behaviortrace.run.progress import display_for
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, store: Store, recipe: Recipe) -> int:
             display.stop()
         print("\n".join(lines))
         return 0
-    plan = trial.Plan(
+    plan = repetition.Plan(
         seeds=args.seeds, draws=args.draws, resamples=args.resamples,
         between_seeds=args.between_seeds, between_draws=args.between_draws,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_behaviortrace.calibration.marginals import Marginals
-from pytest_behaviortrace.calibration.trial import Counts, Plan, repetition
+from pytest_behaviortrace.calibration.repetition import Counts, Plan, repetition
 from pytest_behaviortrace.run.progress import Display
 
 TASK = "calibrating"

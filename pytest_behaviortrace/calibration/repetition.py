@@ -47,11 +47,12 @@ class Plan:
 ACROSS_SEEDS = ("seed_stability",)
 """What lucky seeds are up against: on a seed where it is lucky such a score does find the cause, and a row says so."""
 
-CHECKS = {check.name.removeprefix("test_"): check for check in checklist.declared()}
+CHECKS = {check.name.removeprefix("test_"): check for check in checklist.declared() if check.needs_run}
+"""Every check that judges by statistics; the others ask for properties, which chance does not give."""
 
 
-class Trial:
-    """The checks on one repetition's synthetic evidence."""
+class World:
+    """One repetition's synthetic evidence, and the real checks on it."""
 
     def __init__(self, marginals: Marginals, dials: Dials, plan: Plan, number: int) -> None:
         self.marginals, self.dials, self.plan, self.number = marginals, dials, plan, number
@@ -85,9 +86,9 @@ class Trial:
                 return verdict
         return Verdict.PASS
 
-    def with_more(self) -> Trial:
+    def with_more(self) -> World:
         """The same seeds' effects with more prompt groups and probes."""
-        return Trial(self.marginals, replace(self.dials, groups=self.dials.groups * MORE), self.plan, self.number)
+        return World(self.marginals, replace(self.dials, groups=self.dials.groups * MORE), self.plan, self.number)
 
 
 Counts = dict[str, int]
@@ -97,16 +98,16 @@ Counts = dict[str, int]
 def repetition(marginals: Marginals, plan: Plan, number: int) -> Counts:
     """Everything the study counts in one repetition."""
     counts: Counts = {}
-    strong = Trial(marginals, Dials(signal=signal_of(STRONG)), plan, number)
+    strong = World(marginals, Dials(signal=signal_of(STRONG)), plan, number)
     _false_passes(counts, strong, worthless())
-    lucky = Trial(marginals, Dials(between_seeds=LUCK), plan, number)
+    lucky = World(marginals, Dials(between_seeds=LUCK), plan, number)
     _false_passes(counts, lucky, [Contender("lucky seeds", TRUE_SIGNAL.make, ACROSS_SEEDS)])
     for auc in POWER:
         dials = Dials(signal_of(auc), between_seeds=plan.between_seeds, between_draws=plan.between_draws)
-        trial = strong if dials == strong.dials else Trial(marginals, dials, plan, number)
-        _power(counts, trial, f"{auc:.2f}", number < plan.follow_up)
+        world = strong if dials == strong.dials else World(marginals, dials, plan, number)
+        _power(counts, world, f"{auc:.2f}", number < plan.follow_up)
         if number < plan.compared and auc in COMPARED:
-            _compare(counts, trial, f"{auc:.2f}")
+            _compare(counts, world, f"{auc:.2f}")
     return counts
 
 
@@ -115,29 +116,29 @@ def _add(counts: Counts, *key: str) -> None:
     counts[name] = counts.get(name, 0) + 1
 
 
-def _false_passes(counts: Counts, trial: Trial, contenders: Sequence[Contender]) -> None:
+def _false_passes(counts: Counts, world: World, contenders: Sequence[Contender]) -> None:
     for contender in contenders:
         passed = True
         for check in contender.checks:
-            verdict = trial.first_miss(contender, check)
+            verdict = world.first_miss(contender, check)
             _add(counts, "worthless", contender.name, check, verdict.value)
             passed &= verdict is Verdict.PASS
         for check in CHECKS:
             name = check
             if passed and name not in contender.checks and name != "headroom":
-                passed = trial.first_miss(contender, name) is Verdict.PASS
+                passed = world.first_miss(contender, name) is Verdict.PASS
         _add(counts, "worthless", contender.name, "whole checklist", "pass" if passed else "fail")
 
 
-def _power(counts: Counts, trial: Trial, label: str, follow_up: bool) -> None:
-    more = trial.with_more() if follow_up else None
+def _power(counts: Counts, world: World, label: str, follow_up: bool) -> None:
+    more = world.with_more() if follow_up else None
     everything = True
     for check in CHECKS:
         if check == "headroom":
             continue
         every = True
-        for row in trial.rows(check):
-            verdict = trial.verdict(TRUE_SIGNAL, row)
+        for row in world.rows(check):
+            verdict = world.verdict(TRUE_SIGNAL, row)
             every &= verdict is Verdict.PASS
             _add(counts, "row", label, check, verdict.value)
             if more is not None and verdict is Verdict.INCONCLUSIVE:
@@ -148,12 +149,12 @@ def _power(counts: Counts, trial: Trial, label: str, follow_up: bool) -> None:
     _add(counts, "power", label, "whole checklist", "pass" if everything else "not")
 
 
-def _compare(counts: Counts, trial: Trial, label: str) -> None:
+def _compare(counts: Counts, world: World, label: str) -> None:
     """Whether rows end alike under the study's resamples and under the checks' own number."""
-    full = Trial(trial.marginals, trial.dials, replace(trial.plan, resamples=RESAMPLES), trial.number)
+    full = World(world.marginals, world.dials, replace(world.plan, resamples=RESAMPLES), world.number)
     for check in NAMED:
-        for row in trial.rows(check):
-            fewer, all_of_them = trial.verdict(TRUE_SIGNAL, row), full.verdict(TRUE_SIGNAL, row)
+        for row in world.rows(check):
+            fewer, all_of_them = world.verdict(TRUE_SIGNAL, row), full.verdict(TRUE_SIGNAL, row)
             _add(counts, "alike", label, check, "yes" if fewer is all_of_them else "no")
             for size, verdict in (("fewer", fewer), ("full", all_of_them)):
                 _add(counts, "resamples", size, check, verdict.value)
