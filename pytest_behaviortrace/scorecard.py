@@ -21,6 +21,9 @@ CHECKLIST = (
 )
 """The checks in their order of reading."""
 
+CHANCE_FREE = ("test_stress",)
+"""Checks that ask for properties: luck passes none of their rows."""
+
 CORE = ("test_gradient_magnitude", "test_fluency_control", "test_trigger_alignment", "test_seed_stability")
 """The checks without which an estimator is not shown to work: n/a for one of them, and it has not passed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 REPETITIONS = 1000
-INTERVAL_REPETITIONS = 500
+FEWER = 300
+"""Most repetitions of the two smaller studies, which run in one process."""
 RECORDED_SEEDS, RECORDED_DRAWS = 3, 2
 """What the marginals are taken from: the default session."""
 
@@ -32,25 +34,27 @@ def add_arguments(parser: argparse.ArgumentParser, count: Any) -> None:
     parser.add_argument("--between-draws", type=float, default=0.0, metavar="SD", help="spread of the true signal")
     parser.add_argument("--workers", type=count, default=None, metavar="N", help="processes (default: one per core)")
     parser.add_argument("--intervals", action="store_true", help="compare kinds of interval instead")
+    parser.add_argument("--sizes", action="store_true", help="compare numbers of seeds and draws instead")
     parser.add_argument("--out", type=Path, metavar="PATH.json", help="write every count")
 
 
 def run(args: argparse.Namespace, store: Store, recipe: Recipe) -> int:
     """Run the study on the marginals of the recorded runs in `store`; 1 if a target is missed or it was broken off."""
-    from pytest_behaviortrace.calibration import intervals, marginals, repetition, study
+    from pytest_behaviortrace.calibration import intervals, marginals, repetition, sizes, study
     from pytest_behaviortrace.evidence import EvidenceStore
     from pytest_behaviortrace.run.progress import display_for
 
     plant = recipe.plant(args.plant).name if args.plant else recipe.plants[0].name
     measured = marginals.measure(EvidenceStore(store, recipe, plant, RECORDED_DRAWS), range(RECORDED_SEEDS))
     display = display_for(sys.stderr)
-    if args.intervals:
+    if args.intervals or args.sizes:
         display.start({study.TASK: 1.0})
+        repetitions, tell = min(args.repetitions, FEWER), functools.partial(display.update, study.TASK)
         try:
-            lines = intervals.coverage(
-                measured, min(args.repetitions, INTERVAL_REPETITIONS),
-                tell=lambda stage, fraction: display.update(study.TASK, stage, fraction),
-            )  # fmt: skip
+            if args.sizes:
+                lines = sizes.needed(measured, repetition.Plan(resamples=args.resamples), repetitions, tell)
+            else:
+                lines = intervals.coverage(measured, repetitions, tell=tell)
         finally:
             display.stop()
         print("\n".join(lines))

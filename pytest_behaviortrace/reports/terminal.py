@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_behaviortrace.scorecard import SEVERITY, Row, Scorecard, worst
+from pytest_behaviortrace.scorecard import CHANCE_FREE, SEVERITY, Row, Scorecard, worst
 
 LINE = 120
 """Widest line, but for the commands: those are for copying."""
@@ -90,17 +90,26 @@ def _counts(rows: Sequence[Row]) -> str:
 def _check(
     check: str, rows: Sequence[Row], estimator: str, refuted: str, options: Sequence[str], width: int, verbose: bool
 ) -> Iterator[Line]:
-    row = worst(rows)
+    applicable = [row for row in rows if row.verdict != "n/a"]
+    row = worst(applicable or rows)
     same = sum(r.verdict == row.verdict for r in rows)
-    where = row.id.partition("[")[2].removesuffix("]").removeprefix(f"{row.estimator}-")
-    head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {where:<16} "
+    head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {_place(row):<16} "
     yield Line((head + _numbers(row)).rstrip(), COLOURS[row.verdict])
     yield from (Line(line) for line in _wrapped(row.reason, width, INDENT))
     expected = next((r.expected_failure for r in rows if r.expected_failure is not None), None)
     for remark in (f"expected: {expected}" if expected is not None else "", refuted):
         yield from (Line(line) for line in _wrapped(remark, width, INDENT))
+    absent = [r for r in rows if r.verdict == "n/a"] if applicable else []
+    if absent:
+        where = ", ".join(_place(r) for r in absent)
+        yield from (Line(line) for line in _wrapped(f"n/a: {where} ({absent[0].reason})", width, INDENT))
     if verbose or row.verdict not in ("pass", "n/a"):
         yield Line(f"{INDENT}rerun: {command(row, estimator, options)}")
+
+
+def _place(row: Row) -> str:
+    """Seed, draw and component of a row, as in its id."""
+    return row.id.partition("[")[2].removesuffix("]").removeprefix(f"{row.estimator}-")
 
 
 def _numbers(row: Row) -> str:
@@ -123,7 +132,8 @@ def command(row: Row, estimator: str, options: Sequence[str] = ()) -> str:
 
 
 def _luck(scorecard: Scorecard) -> str:
-    rows = sum(row.estimator is not None and row.verdict != "n/a" for row in scorecard.rows)
+    on_trial = [row for row in scorecard.rows if row.estimator is not None and row.verdict != "n/a"]
+    rows = sum(row.check not in CHANCE_FREE for row in on_trial)
     return (
         f"What luck can do: a worthless score passes a row with probability at most {CHANCE_PASS:g}, "
         f"so at most {rows * CHANCE_PASS:.1f} of these {rows} rows on average. "
