@@ -36,11 +36,11 @@ def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_dr
         (CONTROL, "AUC of trigger over control span", ()),
     ):
         gates += contest(name, paired(bt_case, spans, scores, kind), CHANCE, controls(bt_case, spans, kind, named))
-        floors.append(Floor(f"completions for {name}", len(pairs_of(spans, kind)), LEAST_SPANS))
+        floors.append(Floor(f"completions for {name}", len(pairs_of(bt_case, spans, kind)), LEAST_SPANS))
     gates.append(beyond_controls(bt_case, spans, scores))
-    decision = decide(gates, floors, chance=CHANCE, n=len(pairs_of(spans, MATCHED)))
+    decision = decide(gates, floors, chance=CHANCE, n=len(pairs_of(bt_case, spans, MATCHED)))
     cosines = f"target cosine in-context {spans.cosine_in_context:+.3f}, constructed {spans.cosine_constructed:+.3f}"
-    bt_case.conclude(decision, remark="; ".join([*strata(spans, scores), f"{cosines} (bar {PAPER_BAR})"]))
+    bt_case.conclude(decision, remark="; ".join([*strata(bt_case, spans, scores), f"{cosines} (bar {PAPER_BAR})"]))
 
 
 def controls(case: Case, spans: Spans, kind: int, named: tuple[str, ...]) -> dict[str, Replicated]:
@@ -73,20 +73,20 @@ def beyond_controls(case: Case, spans: Spans, scores: NDArray[np.float64]) -> Ga
     return contest("AUC beyond fluency and gradient size", auc, CHANCE, {})[0]
 
 
-def pairs_of(spans: Spans, kind: int) -> Pairs:
+def pairs_of(case: Case, spans: Spans, kind: int) -> Pairs:
     """The trigger span against the span of `kind`, per completion."""
-    return Pairs(*spans.pairs(kind))
+    return case.grader.memo(("span pairs", kind, spans.key), lambda: Pairs(*spans.pairs(kind)))
 
 
 def paired(case: Case, spans: Spans, scores: NDArray[np.float64], kind: int) -> Replicated:
     """Paired AUC of any score of the spans; clusters are probes."""
-    pairs = pairs_of(spans, kind)
+    pairs = pairs_of(case, spans, kind)
     return Replicated.auc(scores, pairs, case.bootstrap(("probes", spans.key), spans.probe))
 
 
-def strata(spans: Spans, scores: NDArray[np.float64]) -> list[str]:
+def strata(case: Case, spans: Spans, scores: NDArray[np.float64]) -> list[str]:
     """AUC over control spans that are code words, and over those at the same place of another sentence."""
-    pairs = pairs_of(spans, CONTROL)
+    pairs = pairs_of(case, spans, CONTROL)
     is_code = spans.code_word[pairs.negative]
     return [
         f"{name} {statistics.auc(scores, pairs.where(mask)):.3f} (n={int(mask.sum())})"

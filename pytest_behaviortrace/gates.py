@@ -47,7 +47,7 @@ class Replicated:
         """Tie-aware precision at the ground-truth count, minus chance."""
         estimate = statistics.tie_aware_precision(scores, truth) - statistics.chance(truth)
         replicates = statistics.precision_replicates(scores, truth, bootstrap).excess
-        return cls(estimate, replicates, len(np.unique(bootstrap.codes[truth])))
+        return cls(estimate, replicates, int(np.count_nonzero(np.bincount(bootstrap.codes[truth]))))
 
     def interval(self, level: float = statistics.LEVEL) -> Interval:
         """Percentile interval, widened for few clusters."""

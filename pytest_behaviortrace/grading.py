@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Scores = NDArray[np.float64]
 
+CARELESS: Mapping[str, bool] = {"watch_memory": False, "compare_inputs": False}
+"""How scores of our own are called: controls, and contenders of a calibration."""
+
 
 class Grader(Bench):
     """One store, one graded plant. Remembers scores and the controls' statistics, so that each is computed once."""
@@ -42,16 +45,18 @@ class Grader(Bench):
 
     @classmethod
     def on(cls, evidence: EvidenceStore, seeds: Sequence[int], *, resamples: int = RESAMPLES) -> Grader:
-        """A grader on evidence that is there already; `resamples` of every bootstrap; memory is not measured."""
+        """A grader on evidence that is there already; `resamples` of every bootstrap. Scores are not watched."""
         grader = cls.__new__(cls)
         grader._open(evidence, seeds, None, resamples)
-        grader.watch_memory = False
+        grader.care = CARELESS
         return grader
 
     def _open(self, evidence: EvidenceStore, seeds: Sequence[int], timeout: float | None, resamples: int) -> None:
         super().__init__(timeout)
         self.evidence, self.seeds, self.draws = evidence, tuple(seeds), evidence.draws
-        self.resamples, self.watch_memory = resamples, True
+        self.resamples = resamples
+        self.care: Mapping[str, bool] = {}
+        """What `score` is to leave out."""
 
     def headroom(self, seed: int) -> Decision:
         """Whether this seed's run can tell estimators apart: pass or inconclusive (see `checks/test_headroom.py`)."""
@@ -123,7 +128,7 @@ class Case(Trial):
 
         def attempt() -> Scored | EstimatorError:
             try:
-                scored = score(name, estimator, problem, timeout, watch_memory=self.grader.watch_memory)
+                scored = score(name, estimator, problem, timeout, **self.grader.care)
             except EstimatorError as error:  # remembered too: a slow or broken estimator breaks once, not per row
                 return error
             self.spend(scored.seconds, scored.peak_bytes)
@@ -146,9 +151,7 @@ class Case(Trial):
         from pytest_behaviortrace.estimators import controls, gradient
 
         estimator: Estimator = getattr(gradient if name == "gas" else controls, name.replace("-", "_"))
-        return self.grader.memo(
-            ("control", name, key), lambda: score(name, estimator, problem, watch_memory=False).scores
-        )
+        return self.grader.memo(("control", name, key), lambda: score(name, estimator, problem, **CARELESS).scores)
 
     # -- the end of a check --------------------------------------------------------------------------------------------
     def conclude(self, decision: Decision, *, remark: str = "", headroom: bool = True) -> None:

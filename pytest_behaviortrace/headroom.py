@@ -60,15 +60,13 @@ def indistinguishable(evidence: EvidenceStore, seed: int) -> NDArray[np.int64]:
     """
     problem = evidence.rollouts(seed).problem
     seen: dict[Any, int] = {}
-    numbers = []
-    for i in range(len(problem)):
-        key = (
-            int(problem.step[i]),
-            float(problem.advantage[i]),
-            problem.prompt_ids[i].tobytes(),
-            problem.completion_ids[i].tobytes(),
-        )
-        numbers.append(seen.setdefault(key, len(seen)))
+    shown = zip(
+        problem.step.tolist(), problem.advantage.tolist(), problem.prompt_ids, problem.completion_ids, strict=True
+    )
+    numbers = [
+        seen.setdefault((step, advantage, prompt.tobytes(), completion.tobytes()), len(seen))
+        for step, advantage, prompt, completion in shown
+    ]
     return np.asarray(numbers)
 
 

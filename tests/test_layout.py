@@ -94,6 +94,16 @@ def test_reports_point_at_the_scorecard(name: str) -> None:
     assert ours <= {"pytest_behaviortrace.scorecard", "pytest_behaviortrace.reports", "pytest_behaviortrace.verdict"}
 
 
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith(("calibration", "__main__"))])
+def test_grading_knows_nothing_of_its_calibration(name: str) -> None:
+    assert not {m for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.calibration")}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in ("strategies", "stress", "problem_source")])
+def test_hypothesis_is_for_stress_tests_only(name: str) -> None:
+    assert not {m.split(".")[0] for m in imports(MODULES[name])} & {"hypothesis"}
+
+
 def test_no_pickle_and_no_remote_code() -> None:
     for name, tree in MODULES.items():
         assert not {m.split(".")[0] for m in imports(tree)} & {"pickle", "dill", "cloudpickle", "joblib"}, name

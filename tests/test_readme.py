@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from problems import make_problem
 
-from pytest_behaviortrace import checklist
+from pytest_behaviortrace import checklist, expected
 from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.scoring import score
 from pytest_behaviortrace.suite import SUITE
@@ -40,6 +40,20 @@ def test_the_conftest_of_the_readme_registers_it(pytester: pytest.Pytester) -> N
     for name in ("mymethod", "mypackage.attribution:mymethod"):
         result = pytester.runpytest_subprocess(f"--bt-estimator={name}", "--collect-only", "-q")
         result.stdout.fnmatch_lines([f"checks/test_lookalikes.py::test_lookalikes[[]{name}-seed0]"])
+
+
+def test_the_stress_test_of_the_readme_runs(pytester: pytest.Pytester) -> None:
+    (source,) = [block for block in blocks("python") if "attribution_problems" in block]
+    (method,) = [block for block in blocks("python") if "def mymethod" in block]
+    pytester.makepyfile(f"{method}\n\n{source}")
+    pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_the_expected_failures_of_the_readme_are_read() -> None:
+    (source,) = [block for block in blocks("text") if "lookalikes" in block]
+    checks = {check.name: True for check in checklist.declared()}
+    entries = expected.parse(source, "expected.toml", checks, ["gas"])
+    assert {(e.check, e.strict) for e in entries} == {("test_lookalikes", True), ("test_reward_control", False)}
 
 
 def test_the_entry_point_of_the_readme_is_toml() -> None:

@@ -18,6 +18,8 @@ SCHEMA = 1
 REPETITIONS = 1000
 FEWER = 300
 """Most repetitions of the two smaller studies, which run in one process."""
+FOLLOWED, COMPARED = 30, 100
+"""One repetition in so many gives inconclusive rows more data, and compares verdicts under all resamples."""
 RECORDED_SEEDS, RECORDED_DRAWS = 3, 2
 """What the marginals are taken from: the default session."""
 
@@ -29,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser, count: Any) -> None:
     parser.add_argument("--repetitions", type=count, default=REPETITIONS, metavar="N", help="default: %(default)s")
     parser.add_argument("--seeds", type=count, default=3, metavar="N", help="synthetic seeds (default: %(default)s)")
     parser.add_argument("--draws", type=count, default=2, metavar="N", help="draws per seed (default: %(default)s)")
-    parser.add_argument("--resamples", type=count, default=250, metavar="N", help="per interval (default: %(default)s)")
+    parser.add_argument("--resamples", type=count, default=200, metavar="N", help="per interval (default: %(default)s)")
     parser.add_argument("--between-seeds", type=float, default=0.0, metavar="SD", help="spread of the true signal")
     parser.add_argument("--between-draws", type=float, default=0.0, metavar="SD", help="spread of the true signal")
     parser.add_argument("--workers", type=count, default=None, metavar="N", help="processes (default: one per core)")
@@ -62,6 +64,7 @@ def run(args: argparse.Namespace, store: Store, recipe: Recipe) -> int:
     plan = repetition.Plan(
         seeds=args.seeds, draws=args.draws, resamples=args.resamples,
         between_seeds=args.between_seeds, between_draws=args.between_draws,
+        follow_up=args.repetitions // FOLLOWED, compared=args.repetitions // COMPARED,
     )  # fmt: skip
     found = study.run(measured, plan, args.repetitions, display, args.workers)
     print("\n".join(study.render(found)))

@@ -121,8 +121,8 @@ class SyntheticEvidence(EvidenceStore):
             lazy={
                 **_served(run.gradients, run.items, order),
                 **self.gradient_parts(seed, lambda: self.in_context_target(seed, plant), plant),
-                "prompt_ids": lambda: tuple(np.array([g]) for g in run.group[order]),
-                "completion_ids": lambda: tuple(np.array([i]) for i in run.items.identity[order]),
+                "prompt_ids": lambda: tuple(np.split(run.group[order], len(order))),
+                "completion_ids": lambda: tuple(np.split(run.items.identity[order], len(order))),
             },
         )
         own = run.subject == 0

@@ -43,8 +43,8 @@ class Pairs:
 
     def clusters(self, bootstrap: ClusterBootstrap) -> int:
         """How many clusters carry the pairs: those with an item of each kind, for crossed pairs the fewer of both."""
-        sides = [len(np.unique(bootstrap.codes[side])) for side in (self.positive, self.negative)]
-        return min(sides)
+        sides = (bootstrap.codes[side] for side in (self.positive, self.negative))
+        return min(int(np.count_nonzero(np.bincount(codes))) for codes in sides)
 
     def where(self, keep: NDArray[np.bool_]) -> Pairs:
         """The pairs that `keep` (pairs,) picks."""
