@@ -13,7 +13,7 @@ from toy_marginals import toy_marginals
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.__main__ import main
-from pytest_behaviortrace.calibration import command, contenders, repetition, study
+from pytest_behaviortrace.calibration import command, contenders, intervals, repetition, sizes, study
 from pytest_behaviortrace.calibration.contenders import NAMED, TRUE_SIGNAL, credited_cosine, signal_of
 from pytest_behaviortrace.calibration.repetition import Plan, World
 from pytest_behaviortrace.calibration.synthetic import SyntheticEvidence
@@ -254,3 +254,26 @@ def test_the_report_is_whole_or_not_there(tmp_path):
     with pytest.raises(TypeError):
         command.write(tmp_path / "out.json", {"missed": {1, 2}}, Recipe())  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+# -- the smaller studies -----------------------------------------------------------------------------------------------
+def test_intervals_are_compared_on_the_same_problems():
+    lines = intervals.coverage(TOY, 3, resamples=100)
+    methods = {"percentile", "expanded percentile", "BCa", "jackknife t", "permutation in groups"}
+    assert methods == {m for line in lines[1:] for m in methods if f" {m} " in line}
+    assert sum("permutation" in line for line in lines) == 1  # groups of training rollouts hold one kind only
+    made = intervals.statistics_of(evidence(signal=1.5))["fluency-controlled AUC"]
+    ends = made.ends(400)
+    assert ends["expanded percentile"][0] <= ends["percentile"][0] < made.estimate < ends["percentile"][1]
+    for low, high in ends.values():
+        assert low < made.estimate < high
+    assert made.above_permutations(0)
+    nothing = [intervals.statistics_of(evidence(n))["fluency-controlled AUC"].above_permutations(n) for n in range(20)]
+    assert sum(map(bool, nothing)) <= 3
+
+
+def test_sizes_are_compared(monkeypatch):
+    monkeypatch.setattr(sizes, "SIZES", ((3, 1), (4, 1)))
+    header, *lines = sizes.needed(TOY, Plan(resamples=60), 2)
+    assert header.split()[:3] == ["seeds", "x", "draws"]
+    assert [line.split("  ")[0].strip() for line in lines] == ["3 x 1", "4 x 1"]

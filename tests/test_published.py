@@ -111,6 +111,24 @@ def test_chance_and_the_tie_identity_of_the_local_buffer(count, over_all, in_win
     assert statistics.ceiling(silent, window) == statistics.chance(window)
 
 
+PUBLISHED_PRECISION = [(0.4042, 4.29), (0.3825, 4.09), (0.4210, 4.87)]
+"""Step-level precision of GAS over all rollouts, seeds 0-2, and its lift."""
+
+
+@pytest.mark.parametrize(("counts", "published"), list(zip(GROUND_TRUTH, PUBLISHED_PRECISION, strict=True)))
+def test_lift_is_precision_over_chance(counts, published):
+    count, (precision, lift) = counts[0], published
+    truth, found = np.arange(16_000) < count, round(precision * count)
+    scores = np.zeros(16_000)
+    scores[:found] = 2.0  # so many of the ground truth on top, other rollouts next
+    scores[count : count + count - found] = 1.0
+    assert statistics.tie_aware_precision(scores, truth) == pytest.approx(precision, abs=5e-4)
+    assert statistics.lift(scores, truth) == pytest.approx(lift, abs=0.01)
+    assert statistics.lift(np.zeros(16_000), truth) == 1.0
+    with pytest.raises(ValueError, match="ground truth"):
+        statistics.lift(scores, np.zeros(16_000, bool), 5)
+
+
 def test_a_buffer_larger_than_the_ground_truth_and_after_it_finds_none():
     truth, scores = np.arange(16_000) < 1509, np.zeros(16_000)
     scores[-1600:] = np.random.default_rng(0).random(1600)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_behaviortrace import checklist
+from pytest_behaviortrace import checklist, statistics
 from pytest_behaviortrace.reports import json as json_report
 from pytest_behaviortrace.reports import terminal
 from pytest_behaviortrace.scorecard import CORE, Cost, Row, Scorecard, SeedFacts, row_of, worst
@@ -222,3 +222,22 @@ def test_colour_adds_nothing_that_the_text_does_not_say():
 
 def test_a_partial_scorecard_says_how_many_rows_ran():
     assert "mine: PARTIAL (9 of 39 rows: 9 pass)" in " ".join(lines(card(keep=lambda spec: spec.seed == 0)))
+
+
+def test_the_spread_of_every_component_is_shown_and_not_only_the_worst_ones():
+    made = card()
+    spread = statistics.variance_components([[0.7, 0.6], [0.8, 0.9]], [[0.01, 0.01], [0.01, 0.01]]).describe()
+    alone = statistics.variance_components([[0.7], [0.9]], [[0.01], [0.01]]).describe()
+    rows = [
+        replace(r, reason=f"fine (seed 0 +0.1; {alone if 'decoy' in r.id else spread})")
+        if "stability" in r.check
+        else r
+        for r in made.rows
+    ]
+    text = [line.text.strip() for line in terminal.render(replace(made, rows=rows))]
+    assert sum(line.startswith("fine (seed 0 +0.1)") for line in text) == 1
+    joined = " ".join(text)
+    for component in ("window-precision", "fluency-controlled-auc"):
+        assert f"{component}: {spread}" in joined
+    assert f"decoy-auc: {alone}" in joined
+    assert "draw unknown" in alone

@@ -1,4 +1,4 @@
-"""Which interval covers: percentile, expanded percentile, BCa and jackknife t on the same synthetic problems."""
+"""Which interval covers: percentile, expanded percentile, BCa, jackknife t; and permutation where it is possible."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.calibration.contenders import credited_cosine, signal_of
@@ -20,16 +20,33 @@ from pytest_behaviortrace.statistics import ClusterBootstrap, expanded_tail
 Replicates = Callable[[ClusterBootstrap], Floats]
 Ends = tuple[float, float]
 
-STRENGTHS = (0.5, 0.8)
+PERMUTATIONS = 199
+NOTHING = 0.5
+STRENGTHS = (NOTHING, 0.8)
 """AUCs of the content: nothing at all, and a strong signal."""
 
 
 class Statistic:
     """One statistic of one synthetic problem: its value, how to replicate it, and how many clusters carry it."""
 
-    def __init__(self, estimate: float, replicates: Replicates, clusters: ArrayLike, carrying: int) -> None:
+    def __init__(
+        self,
+        estimate: float,
+        replicates: Replicates,
+        clusters: ArrayLike,
+        carrying: int,
+        permuted: Callable[[np.random.Generator], float] | None = None,
+    ) -> None:
         self.estimate, self._replicates, self.carrying = estimate, replicates, carrying
-        self._clusters = clusters
+        self._clusters, self._permuted = clusters, permuted
+
+    def above_permutations(self, number: int) -> bool | None:
+        """Whether at most 2.5 % of permutations inside groups give as much; None where groups hold one kind only."""
+        if self._permuted is None:
+            return None
+        rng = np.random.default_rng(number)
+        as_much = sum(self._permuted(rng) >= self.estimate for _ in range(PERMUTATIONS))
+        return (as_much + 1) / (PERMUTATIONS + 1) <= 0.025
 
     def ends(self, resamples: int) -> dict[str, Ends]:
         """The ends of every interval."""
@@ -83,6 +100,7 @@ def statistics_of(evidence: SyntheticEvidence) -> dict[str, Statistic]:
     scores[order] = credited_cosine(problem)
     basis = statistics.fluency_basis(siblings.logprob, siblings.group)
     pairs = statistics.within_group_pairs(siblings.shown, siblings.group)
+    left = statistics.residualise(scores, basis, siblings.group)
     trained, inside = credited_cosine(rollouts.problem), rollouts.window
     crossed = statistics.cross_pairs(rollouts.truth, rollouts.decoy, rollouts.problem.step)
     truth, groups = rollouts.truth[inside], rollouts.problem.group[inside]
@@ -91,6 +109,7 @@ def statistics_of(evidence: SyntheticEvidence) -> dict[str, Statistic]:
             statistics.residual_auc(scores, pairs, basis, siblings.group),
             lambda b: statistics.residual_auc_replicates(scores, pairs, basis, siblings.group, b),
             siblings.probe, len(np.unique(siblings.probe)),
+            lambda rng: statistics.auc(left[_within(rng, siblings.group)], pairs),
         ),
         "AUC against decoys": Statistic(
             statistics.auc(trained, crossed),
@@ -105,6 +124,15 @@ def statistics_of(evidence: SyntheticEvidence) -> dict[str, Statistic]:
     }  # fmt: skip
 
 
+def _within(rng: np.random.Generator, groups: ArrayLike) -> NDArray[np.intp]:
+    """(n,): items in an order shuffled inside each group."""
+    names = np.asarray(groups)
+    shuffled = np.lexsort((rng.random(len(names)), names))
+    order = np.empty(len(names), np.intp)
+    order[np.argsort(names, kind="stable")] = shuffled
+    return order
+
+
 def coverage(
     marginals: Marginals, repetitions: int, resamples: int = 1000, tell: Callable[[str, float], None] | None = None
 ) -> list[str]:
@@ -116,10 +144,13 @@ def coverage(
     for s, auc in enumerate(STRENGTHS):
         estimates: dict[str, list[float]] = {}
         ends: dict[tuple[str, str], list[Ends]] = {}
+        beyond: dict[str, list[bool]] = {}
         for number in range(repetitions):
             evidence = SyntheticEvidence(marginals, Dials(signal=signal_of(auc)), 2, number)
             for name, statistic in statistics_of(evidence).items():
                 estimates.setdefault(name, []).append(statistic.estimate)
+                if auc == NOTHING and (above := statistic.above_permutations(number)) is not None:
+                    beyond.setdefault(name, []).append(above)
                 for method, found in statistic.ends(resamples).items():
                     ends.setdefault((name, method), []).append(found)
             if tell is not None:
@@ -127,6 +158,10 @@ def coverage(
         for (name, method), found_ends in ends.items():
             truth = float(np.mean(estimates[name]))
             rows.append([name, f"{auc}", method, *_shares(found_ends, truth)])
+        rows += [
+            [name, f"{auc}", "permutation in groups", "", f"{100 * sum(found) / len(found):.1f}"]
+            for name, found in beyond.items()
+        ]
     return table(rows)
 
 

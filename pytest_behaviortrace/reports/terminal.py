@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,8 @@ COLOURS = {
 
 
 INDENT = " " * 6
+SPREAD = re.compile(r"(?:; )?(spread: (?:(?:, )?\w+ (?:unknown|[\d.]+ \(\d+ %\)))+)")
+"""The split of a component's variance, shown for every component of a check and not for the worst alone."""
 
 
 class Line(NamedTuple):
@@ -95,10 +98,13 @@ def _check(
     same = sum(r.verdict == row.verdict for r in rows)
     head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {_place(row):<16} "
     yield Line((head + _numbers(row)).rstrip(), COLOURS[row.verdict])
-    yield from (Line(line) for line in _wrapped(row.reason, width, INDENT))
+    yield from (Line(line) for line in _wrapped(SPREAD.sub("", row.reason), width, INDENT))
     expected = next((r.expected_failure for r in rows if r.expected_failure is not None), None)
     for remark in (f"expected: {expected}" if expected is not None else "", refuted):
         yield from (Line(line) for line in _wrapped(remark, width, INDENT))
+    for other in applicable:
+        if spread := SPREAD.search(other.reason):
+            yield from (Line(line) for line in _wrapped(f"{_place(other)}: {spread[1]}", width, INDENT))
     absent = [r for r in rows if r.verdict == "n/a"] if applicable else []
     if absent:
         where = ", ".join(_place(r) for r in absent)

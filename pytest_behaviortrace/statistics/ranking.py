@@ -49,6 +49,17 @@ def chance(truth: ArrayLike) -> float:
     return float(labels.mean())
 
 
+def lift(scores: ArrayLike, truth: ArrayLike, k: int | None = None) -> float:
+    """Tie-aware precision over chance (PAPER.md, "Metrics"): 1 for a score that ties everything.
+
+    Raises as `tie_aware_precision` does, and `ValueError` without ground truth.
+    """
+    base = chance(truth)
+    if base == 0:
+        raise ValueError("lift needs ground truth: chance is 0")
+    return tie_aware_precision(scores, truth, k) / base
+
+
 class PrecisionReplicates(NamedTuple):
     """Precision and chance in every resample, NaN where it holds no ground truth."""
 
