@@ -4,7 +4,7 @@ import os
 
 from pytest_behaviortrace.estimators import controls, gradient
 
-CAUGHT_BY = "reward_control"
+CAUGHT_BY = "gradient_magnitude"
 WHY = "Knowing the question is not knowing the answer; isolated, it does not even know the question."
 
 

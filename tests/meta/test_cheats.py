@@ -32,7 +32,7 @@ from pytest_behaviortrace.scoring import score
 from pytest_behaviortrace.verdict import Verdict
 
 MODULES = {m.name: importlib.import_module(f"cheats.{m.name}") for m in pkgutil.iter_modules(cheats.__path__)}
-GRADED = [name for name in CHECKS if name != "headroom"]
+GRADED = [name for name, check in CHECKS.items() if name != "headroom" and check.needs_run]
 HERE = Path(__file__).parents[1]
 
 
@@ -92,8 +92,8 @@ def test_knowing_the_question_does_not_help(grader: Grader, monkeypatch: pytest.
         monkeypatch.setenv("PYTEST_CURRENT_TEST", f"checks/test_{check}.py::test_{check}[x] (call)")
         module = MODULES["reads_the_environment"]
         verdicts[check] = {o.verdict for o in rows(grader, check, f"environment for {check}", module.estimator)}
-    assert Verdict.FAIL in verdicts["reward_control"]
-    assert verdicts["lookalikes"] == verdicts["gradient_magnitude"] == {Verdict.PASS}  # what it gained
+    assert Verdict.FAIL in verdicts["gradient_magnitude"]
+    assert verdicts["lookalikes"] == {Verdict.PASS}  # what it gained
 
 
 def test_the_null_run_is_recognised_and_the_leak_not_seen(grader: Grader) -> None:
@@ -219,7 +219,8 @@ def test_megabytes_of_output_drown_nothing(session: Any, isolated: tuple[str, ..
 
 
 def test_output_of_a_row_that_passed_is_not_shown(session: Any) -> None:
-    result = session("cheats.prints_megabytes:passing")
+    row = "test_lookalikes.py::test_lookalikes[{}-seed0]"
+    result = session("cheats.prints_megabytes:passing", row=row)
     assert (result.ret, verdicts()) == (0, {"pass"})
     result.stdout.no_fnmatch_line("*all is well*")
     assert Path("junit.xml").stat().st_size < 5_000
