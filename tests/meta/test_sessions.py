@@ -19,7 +19,7 @@ def pytest_unconfigure(config):
 """
 FIELDS = [
     "id", "estimator", "check", "seed", "draw", "verdict", "estimate", "low", "high", "chance", "control",
-    "control_estimate", "margin_low", "n", "reason",
+    "control_estimate", "margin_low", "n", "reason", "expected_failure",
 ]  # fmt: skip
 
 
