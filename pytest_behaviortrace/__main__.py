@@ -6,6 +6,7 @@ import argparse
 import functools
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,8 +126,14 @@ def _train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 def _calibrate(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Train what the marginals are taken from, then run the study on it."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # one process per core; read when numpy is imported
-    if args.out is not None and (not args.out.parent.is_dir() or args.out.is_dir()):
+    if args.out is not None and (not args.out.parent.is_dir() or (args.out.exists() and not args.out.is_file())):
         parser.error(f"--out {args.out}: give the path of a file in a folder that exists")
+    if args.out is not None:
+        try:
+            with tempfile.TemporaryFile(dir=args.out.parent):
+                pass
+        except OSError as error:
+            parser.error(f"--out {args.out} cannot be written ({error.strerror or error}); choose another path")
     seeds = list(range(command.RECORDED_SEEDS))
     trained = _ensured(args.recipe, args.plant, seeds, command.RECORDED_DRAWS, args.cache_dir, parser)
     return trained if isinstance(trained, int) else command.run(args, *trained)

@@ -243,7 +243,7 @@ def _said(path: Path) -> dict[str, Any] | None:
         return None
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return said if isinstance(said, dict) else None
 

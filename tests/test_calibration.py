@@ -277,3 +277,17 @@ def test_sizes_are_compared(monkeypatch):
     header, *lines = sizes.needed(TOY, Plan(resamples=60), 2)
     assert header.split()[:3] == ["seeds", "x", "draws"]
     assert [line.split("  ")[0].strip() for line in lines] == ["3 x 1", "4 x 1"]
+
+
+def test_a_study_broken_off_is_not_written_and_meets_nothing(monkeypatch, tmp_path, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "repetition", interrupted)
+    found = study.run(TOY, SMALL, 4, Silent(), 1)
+    assert found.repetitions == 0
+    assert "every target is met" not in study.render(found)
+    for wrong in (["--between-seeds", "nan"], ["--between-draws", "-1"], ["--out", "/dev/null"]):
+        with pytest.raises(SystemExit):
+            main(["calibrate", "--cache-dir", str(tmp_path / "cache"), *wrong])
+    assert capsys.readouterr().err.count("error:") == 3

@@ -383,7 +383,7 @@ def test_estimators_that_are_registered_but_not_graded_may_have_entries(repo):
     expect(repo, '[bad]\ngradient_magnitude = "why"')
     repo.run("--bt-estimator=good", "-k", "magnitude").assert_outcomes(passed=3)
     expect(repo, '["doubles:bad"]\ngradient_magnitude = "why"')
-    assert repo.run("--bt-estimator=good", "-k", "magnitude").ret == pytest.ExitCode.USAGE_ERROR
+    repo.run("--bt-estimator=good", "-k", "magnitude").assert_outcomes(passed=3)  # a path may be for other runs
     repo.run("--bt-estimator=doubles:bad", "-k", "magnitude").assert_outcomes(xfailed=3)
 
 

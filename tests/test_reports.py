@@ -211,7 +211,7 @@ def test_lines_fit_but_for_commands(width):
 
 def test_what_luck_can_do_counts_applicable_rows():
     text = " ".join(lines(card(on("test_coverage", "n/a"))))
-    assert "at most 0.7 of these 29 rows" in text
+    assert "at most 0.73 of 29 rows" in text
 
 
 def test_colour_adds_nothing_that_the_text_does_not_say():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 REPETITIONS = 1000
+BROKEN_OFF = 130
+"""Exit code of a study that was interrupted, or lost a worker."""
 FEWER = 300
 """Most repetitions of the two smaller studies, which run in one process."""
 FOLLOWED, COMPARED = 30, 100
@@ -32,12 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser, count: Any) -> None:
     parser.add_argument("--seeds", type=count, default=3, metavar="N", help="synthetic seeds (default: %(default)s)")
     parser.add_argument("--draws", type=count, default=2, metavar="N", help="draws per seed (default: %(default)s)")
     parser.add_argument("--resamples", type=count, default=200, metavar="N", help="per interval (default: %(default)s)")
-    parser.add_argument("--between-seeds", type=float, default=0.0, metavar="SD", help="spread of the true signal")
-    parser.add_argument("--between-draws", type=float, default=0.0, metavar="SD", help="spread of the true signal")
+    parser.add_argument("--between-seeds", type=_spread, default=0.0, metavar="SD", help="spread of the true signal")
+    parser.add_argument("--between-draws", type=_spread, default=0.0, metavar="SD", help="the same between draws")
     parser.add_argument("--workers", type=count, default=None, metavar="N", help="processes (default: one per core)")
     parser.add_argument("--intervals", action="store_true", help="compare kinds of interval instead")
     parser.add_argument("--sizes", action="store_true", help="compare numbers of seeds and draws instead")
     parser.add_argument("--out", type=Path, metavar="PATH.json", help="write every count")
+
+
+def _spread(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a standard deviation of at least 0")
+    return number
 
 
 def run(args: argparse.Namespace, store: Store, recipe: Recipe) -> int:
@@ -68,9 +81,15 @@ def run(args: argparse.Namespace, store: Store, recipe: Recipe) -> int:
     )  # fmt: skip
     found = study.run(measured, plan, args.repetitions, display, args.workers)
     print("\n".join(study.render(found)))
+    if found.repetitions < args.repetitions:
+        return BROKEN_OFF
     if args.out is not None:
-        write(args.out, found.as_dict(), recipe)
-    return 1 if found.misses() or found.repetitions < args.repetitions else 0
+        try:
+            write(args.out, found.as_dict(), recipe)
+        except OSError as error:
+            print(f"error: {args.out} was not written: {error.strerror or error}", file=sys.stderr)
+            return 1
+    return 1 if found.misses() or found.undecided() else 0
 
 
 def write(path: Path, found: dict[str, Any], recipe: Recipe) -> None:

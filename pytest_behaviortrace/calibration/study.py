@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -89,13 +90,18 @@ class Study:
         for contender, check in self.cells("worthless"):
             passes = self.rate("worthless", contender, check)
             whole = check == "whole checklist"
-            if passes.rate > (MOST_WHOLE if whole else MOST_PASSES) or (not whole and passes.high > MOST_UPPER):
+            if passes.rate > (MOST_WHOLE if whole else MOST_PASSES):
                 found.append(f"{contender} passes {check} {passes.happened} of {passes.n} times")
         for auc, check in self.cells("power"):
             passes = self.rate("power", auc, check)
             if auc == "0.80" and check != "whole checklist" and passes.rate < LEAST_POWER:
                 found.append(f"a true signal of AUC {auc} passes {check} only {passes.happened} of {passes.n} times")
         return found
+
+    def undecided(self) -> int:
+        """How many rates lie below their target with an interval that does not."""
+        rates = (self.rate("worthless", c, k) for c, k in self.cells("worthless") if k != "whole checklist")
+        return sum(rate.rate <= MOST_PASSES and rate.high > MOST_UPPER for rate in rates)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything, as plain data."""
@@ -120,6 +126,7 @@ class Study:
                 for a, k in self.cells("alike")
             ],
             "missed": self.misses(),
+            "undecided": self.undecided(),
         }  # fmt: skip
 
 
@@ -148,7 +155,9 @@ def run(marginals: Marginals, plan: Plan, repetitions: int, display: Display, wo
                 display.update(TASK, f"repetition {done} of {repetitions}", done / repetitions)
         display.finish(TASK)
     except KeyboardInterrupt:
-        display.message(f"interrupted after {done} repetitions; the tables are those of these")
+        display.message(f"interrupted after {done} repetitions; the tables are those of these, and none is written")
+    except BrokenProcessPool:
+        display.message(f"a worker died after {done} repetitions; the tables are those of these, and none is written")
     finally:
         display.stop()
     return Study(plan, done, counts)
@@ -192,7 +201,12 @@ def render(study: Study) -> list[str]:
     lines += ["", "The same rows under the checks' own number of resamples: % passed with fewer, with all; % alike"]
     lines += _agreement(study)
     missed = study.misses()
-    lines += ["", *(f"MISSED: {miss}" for miss in missed)] if missed else ["", "every target is met"]
+    lines += ["", *(f"MISSED: {miss}" for miss in missed)]
+    if undecided := study.undecided():
+        upper = f"{100 * MOST_UPPER:g} %"
+        lines.append(f"undecided: {undecided} rates of false passes have an upper end above {upper}; more repetitions")
+    elif not missed and study.repetitions:
+        lines.append("every target is met")
     return lines
 
 

@@ -43,6 +43,10 @@ class SyntheticEvidence(EvidenceStore):
     def _rng(self, seed: int, *stream: int) -> np.random.Generator:
         return np.random.default_rng((self.number, seed, *stream))
 
+    def shuffler(self, seed: int, *stream: int) -> np.random.Generator:
+        """Nothing here is recorded that could be looked up."""
+        return self._rng(seed, STRENGTH, 99, *stream)
+
     def strength(self, seed: int, draw: int | None = None) -> float:
         """The signal of this seed, or of this draw of it."""
         found = self.dials.signal + self.dials.between_seeds * float(self._rng(seed, STRENGTH).standard_normal())

@@ -52,8 +52,10 @@ def canaries(source: Source, seed: int, base: Rollouts, per_block: int, least_sh
         made[b, 0][:, part] = target[part]
         made[b, 1][:, part] = _direction(rng, per_block, part) * size
         norms[b] = size * np.sqrt(2.0)
-    problem = _appended(source, seed, base.problem, made.reshape(-1, len(target)).astype(np.float32), norms.ravel())
-    place = len(base.problem) + np.arange(norms.size).reshape(norms.shape)
+    order = source.shuffler(seed, CANARY_STREAM, 2).permutation(len(base.problem) + norms.size)  # place says nothing
+    rows = made.reshape(-1, len(target)).astype(np.float32)
+    problem = _appended(source, seed, base.problem, rows, norms.ravel(), order)
+    place = np.argsort(order)[len(base.problem) + np.arange(norms.size)].reshape(norms.shape)
     return Canaries(("canaries", seed), problem, heavy, place[:, 0], place[:, 1])
 
 
@@ -64,12 +66,17 @@ def _direction(rng: np.random.Generator, count: int, part: slice) -> NDArray[np.
 
 
 def _appended(
-    source: Source, seed: int, old: AttributionProblem, rows: F32, norms: NDArray[np.float64]
+    source: Source,
+    seed: int,
+    old: AttributionProblem,
+    rows: F32,
+    norms: NDArray[np.float64],
+    order: NDArray[np.int64],
 ) -> AttributionProblem:
-    """The training rollouts' problem with more gradients behind it, at the analysis step."""
+    """The training rollouts' problem with more gradients among it, at the analysis step, in the order given."""
 
     def join(values: Any, fill: float) -> Any:
-        return np.concatenate([values, np.full(len(rows), fill, values.dtype)])
+        return np.concatenate([values, np.full(len(rows), fill, values.dtype)])[order]
 
     target = source.in_context_target(seed, source.plant.name)
     return AttributionProblem(
@@ -86,9 +93,9 @@ def _appended(
         rng_seed=(seed, CANARY_STREAM, SCORE_STREAM),
         carried=Needs(gradients=True, spans=True),
         lazy={
-            "gradients": lambda: np.concatenate([old.gradients, rows]),
-            "span_gradients": lambda: np.concatenate([old.span_gradients, rows]),
-            "gradient_norm": lambda: np.concatenate([old.gradient_norm, norms.astype(np.float32)]),
+            "gradients": lambda: np.concatenate([old.gradients, rows])[order],
+            "span_gradients": lambda: np.concatenate([old.span_gradients, rows])[order],
+            "gradient_norm": lambda: np.concatenate([old.gradient_norm, norms.astype(np.float32)])[order],
             **source.gradient_parts(seed, lambda: target, source.plant.name),
         },
     )

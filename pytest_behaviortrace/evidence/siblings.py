@@ -95,11 +95,11 @@ def _folds(
     """Items in random order with a target they had no part in: other draws', or with one draw the other half's."""
     plant = source.plant.name
     if source.draws > 1:
-        items = np.random.default_rng(stream).permutation(len(probe))
+        items = source.shuffler(*stream).permutation(len(probe))
         return ((problem(items, lambda: source.in_context_target(seed, plant, without=draw)), items),)
     folds = []
     for half in (0, 1):
-        items = np.random.default_rng((*stream, half)).permutation(np.flatnonzero(probe % 2 == half))
+        items = source.shuffler(*stream, half).permutation(np.flatnonzero(probe % 2 == half))
         target = functools.partial(source.in_context_target, seed, plant, half=1 - half)
         folds.append((problem(items, target), items))
     return tuple(folds)

@@ -73,9 +73,14 @@ class Source:
 
     @kept
     def reference(self, seed: int) -> F32:
-        """(m, K): advantage-weighted gradients of the training rollouts."""
+        """(m, K): advantage-weighted gradients of the training rollouts, in an order of their own.
+
+        In the order of the table every item, found again by its gradient, would tell its place there, and with it its
+        prompt and coin.
+        """
         advantage = np.asarray(self.table(seed, "rollouts")["advantage"], np.float32)
-        return self.store.seed(seed).sketches("gradients").dense(len(advantage)) * advantage[:, None]
+        order = self.shuffler(seed, ORDER_STREAM, 3).permutation(len(advantage))
+        return (self.store.seed(seed).sketches("gradients").dense(len(advantage)) * advantage[:, None])[order]
 
     def in_context_target(self, seed: int, plant: str, without: int | None = None, half: int | None = None) -> F32:
         """(K,): mean behaviour-span gradient of the siblings of every draw but `without`.

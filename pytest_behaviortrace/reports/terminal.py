@@ -63,9 +63,9 @@ def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bo
         for check, rows in checks.items():
             refuted = scorecard.refuted.get((name or "", check), "")
             yield from _check(check, rows, name or scorecard.estimators[0], refuted, options, width, verbose)
-    if any(row.estimator is not None for row in scorecard.rows):
+    if luck := _luck(scorecard):
         yield Line("")
-        yield from (Line(line) for line in _wrapped(_luck(scorecard), width))
+        yield from (Line(line) for line in _wrapped(luck, width))
 
 
 def _title(scorecard: Scorecard, estimator: str | None) -> Line:
@@ -106,9 +106,9 @@ def _check(
         if spread := SPREAD.search(other.reason):
             yield from (Line(line) for line in _wrapped(f"{_place(other)}: {spread[1]}", width, INDENT))
     absent = [r for r in rows if r.verdict == "n/a"] if applicable else []
-    if absent:
-        where = ", ".join(_place(r) for r in absent)
-        yield from (Line(line) for line in _wrapped(f"n/a: {where} ({absent[0].reason})", width, INDENT))
+    for reason in dict.fromkeys(r.reason for r in absent):
+        where = ", ".join(_place(r) for r in absent if r.reason == reason)
+        yield from (Line(line) for line in _wrapped(f"n/a: {where} ({reason})", width, INDENT))
     if verbose or row.verdict not in ("pass", "n/a"):
         yield Line(f"{INDENT}rerun: {command(row, estimator, options)}")
 
@@ -140,9 +140,11 @@ def command(row: Row, estimator: str, options: Sequence[str] = ()) -> str:
 def _luck(scorecard: Scorecard) -> str:
     on_trial = [row for row in scorecard.rows if row.estimator is not None and row.verdict != "n/a"]
     rows = sum(row.check not in CHANCE_FREE for row in on_trial)
+    if not rows:
+        return ""
     return (
         f"What luck can do: a worthless score passes a row with probability at most {CHANCE_PASS:g}, "
-        f"so at most {rows * CHANCE_PASS:.1f} of these {rows} rows on average. "
+        f"so at most {rows * CHANCE_PASS:.2g} of {rows} row{'s' * (rows != 1)} on average. "
         f"One passed row shows little; the verdict is that of the whole checklist."
     )
 

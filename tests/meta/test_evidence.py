@@ -146,3 +146,35 @@ def test_canaries_differ_in_one_block_only(evidence: EvidenceStore) -> None:
         assert np.abs(difference[:, ~inside]).max() == 0
         assert np.abs(difference[:, inside]).max() > 0
         assert np.allclose(np.linalg.norm(rows[positive], axis=1), np.linalg.norm(rows[negative], axis=1), rtol=1e-4)
+
+
+def test_no_order_can_be_recomputed_or_read_off(evidence: EvidenceStore, store: Store) -> None:
+    rollouts = evidence.rollouts(0)
+    problem, n = rollouts.problem, len(rollouts.truth)
+    weighted = problem.gradients * problem.advantage[:, None].astype(np.float32)
+    kept = np.flatnonzero(np.abs(weighted).sum(1) > 0)
+    rows = {row.tobytes(): place for place, row in enumerate(problem.reference)}
+    found = np.array([rows[weighted[i].tobytes()] for i in kept])  # every item can be found in the reference set
+    step = np.asarray(store.seed(0).table("rollouts")["step"])
+    assert abs(np.corrcoef(step[found], problem.step[kept])[0, 1]) < 0.1  # but not at its place in the table
+    spans = evidence.spans(0, 0)
+    ((_, order),) = spans.problems
+    for stream in ((0, 0, 3, 2), (0, 0, 3)):
+        assert not np.array_equal(order, np.random.default_rng(stream).permutation(len(order)))
+    assert not np.array_equal(np.random.default_rng((0, 3)).permutation(n), np.argsort(np.argsort(problem.step)))
+
+
+def test_canaries_stand_among_the_rollouts(evidence: EvidenceStore) -> None:
+    canaries = evidence.canaries(0, 8, 0.01)
+    places = np.concatenate([canaries.positive.ravel(), canaries.negative.ravel()])
+    total = len(canaries.problem)
+    assert len(set(places.tolist())) == len(places)
+    assert places.min() < total // 4
+    assert abs(places.mean() / total - 0.5) < 0.15
+    assert np.isnan(canaries.problem.reward[places]).all()
+    assert not np.isnan(np.delete(canaries.problem.reward, places)).any()
+    target = canaries.problem.target
+    for name, positive, negative in zip(canaries.blocks, canaries.positive, canaries.negative, strict=True):
+        part = canaries.problem.blocks[name]
+        np.testing.assert_allclose(canaries.problem.gradients[positive][:, part] - target[part], 0, atol=1e-6)
+        assert (np.abs(canaries.problem.gradients[negative][:, part] - target[part]).max(1) > 1e-3).all()
