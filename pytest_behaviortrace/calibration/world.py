@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.calibration.marginals import Columns, Floats, normal_scores
+from pytest_behaviortrace.calibration.marginals import Columns, Floats
 
 WIDTH = 128
 """Buckets of a synthetic gradient."""
@@ -126,21 +126,3 @@ def odds_times(rate: Floats, factor: float) -> Floats:
     """The rates with their odds multiplied."""
     odds = rate / (1 - rate) * factor
     return np.asarray(odds / (1 + odds), np.float64)
-
-
-__all__ = [
-    "DECOY",
-    "GRADED",
-    "TOPIC_DECOY",
-    "TOPIC_GRADED",
-    "WIDTH",
-    "Dials",
-    "Items",
-    "advantages",
-    "draw_coefficients",
-    "draw_columns",
-    "normal_scores",
-    "odds_times",
-    "repeat",
-    "rotation",
-]
