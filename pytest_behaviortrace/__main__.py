@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 EXIT_CODES = """\
 exit codes:
   0    done
-  1    it did not work: training failed, verification or a cache check found something wrong, the disk is full
+  1    it did not work: training failed, the disk is full; or verification, a cache check or a calibration found
+       something wrong (for calibrate also: too few repetitions to tell)
   2    usage error: an argument or a recipe is wrong
   130  interrupted (Ctrl-C); finished units are kept
 """
