@@ -10,9 +10,10 @@ from datasets import Dataset
 from transformers import PrinterCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer
 
+from pytest_behaviortrace.run.attach import attach
 from pytest_behaviortrace.run.policy import chat, load_model, load_tokenizer
 from pytest_behaviortrace.run.recipe import fixtures_folder
-from pytest_behaviortrace.run.recorder import RecordingTrainer, RolloutRecorder
+from pytest_behaviortrace.run.recorder import RolloutRecorder
 
 POLICY = str(fixtures_folder() / "policy")
 SUBJECTS = ("river", "copper", "music", "planet")
@@ -37,7 +38,7 @@ def trainer(
     trainer_class: Any = GRPOTrainer,
     **settings: Any,
 ) -> Any:
-    """A `RecordingTrainer` (without recorder a `trainer_class`) for 2 steps of 4 prompts x 2 completions."""
+    """A trainer, watched by `recorder` if there is one, for 2 steps of 4 prompts x 2 completions."""
     set_seed(1)
     reward = settings.pop("reward", length_reward)
     values: dict[str, Any] = {
@@ -52,7 +53,9 @@ def trainer(
         "model": policy() if model is None else model, "reward_funcs": reward, "args": GRPOConfig(**values),
         "train_dataset": prompts, "processing_class": tokenizer(),
     }  # fmt: skip
-    made = trainer_class(**shared) if recorder is None else RecordingTrainer(**shared, recorder=recorder)
+    made = trainer_class(**shared)
+    if recorder is not None:
+        attach(made, recorder)
     made.remove_callback(PrinterCallback)
     return made
 

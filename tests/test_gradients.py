@@ -13,7 +13,7 @@ import grpo_run  # noqa: E402
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from pytest_behaviortrace.run import gradients as module  # noqa: E402
+from pytest_behaviortrace.run import uses as module  # noqa: E402
 from pytest_behaviortrace.run.capture import UnsupportedModel  # noqa: E402
 from pytest_behaviortrace.run.gradients import PerSampleGradients  # noqa: E402
 from pytest_behaviortrace.run.loss import (  # noqa: E402
@@ -247,7 +247,7 @@ def test_wrong_weights_are_refused(model: Any, sketch: BlockSketch, batch: dict[
     with pytest.raises(ValueError, match="mask or weights"):
         engine(ids, mask, [torch.zeros(1, 2)])
     with pytest.raises(ValueError, match="another model"):
-        PerSampleGradients(model, BlockSketch({"a": (3, "x")}, 8))
+        PerSampleGradients(model, BlockSketch({"a": ((3,), "x")}, 8))
 
 
 def other_model(kind: str) -> Any:
@@ -326,12 +326,9 @@ def test_what_it_does_not_know_is_refused_by_name(kind: str, said: str) -> None:
 
 
 def test_objectives_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedLoss, match="vespo"):
-        Objective("vespo", 1.0, 8)
-    for setting in (
-        {"beta": 0.1}, {"importance_sampling_level": "sequence"}, {"num_iterations": 2}, {"entropy_coef": 0.1},
-        {"top_entropy_quantile": 0.5}, {"mask_truncated_completions": True}, {"delta": 0.5},
-    ):  # fmt: skip
+    with pytest.raises(UnsupportedLoss, match="sft"):
+        Objective("sft", 1.0, 8)
+    for setting in ({"entropy_coef": 0.1}, {"top_entropy_quantile": 0.5}, {"delta": 0.5}, {"fp16": True}):
         args = grpo_run.trainer(tmp_path).args
         for name, value in setting.items():
             setattr(args, name, value)
@@ -349,6 +346,8 @@ def test_item_weights_by_loss_type() -> None:
     assert Objective("dapo", 1.0, 8).scale(mask, 50.0) == pytest.approx(1 / 50)
     assert Objective("grpo", 1.0, 8, accumulation=4).scale(mask, 50.0) == pytest.approx(1 / 12)
     assert Objective("cispo", 1.0, 8).scale(mask, 50.0) == pytest.approx(0.2 / 50)
+    assert Objective("grpo", 1.0, 8, processes=2).scale(mask, 50.0) == pytest.approx(1 / 6)
+    assert Objective("dapo", 1.0, 8, accumulation=2, slices=4, processes=2).scale(mask, 50.0) == pytest.approx(1 / 25)
 
 
 def test_mixed_precision_of_the_trainer(model: Any, sketch: BlockSketch, batch: dict[str, torch.Tensor]) -> None:

@@ -13,10 +13,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 import grpo_run  # noqa: E402
 import torch  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
+from trl import GRPOTrainer  # noqa: E402
 
 from pytest_behaviortrace.run.gradients import PerSampleGradients  # noqa: E402
+from pytest_behaviortrace.run.integrity import IntegrityError  # noqa: E402
 from pytest_behaviortrace.run.loss import LOSS_TYPES, Objective, UnsupportedLoss, collate, rollout_loss  # noqa: E402
-from pytest_behaviortrace.run.recorder import Capture, RecordingError, RolloutRecorder  # noqa: E402
+from pytest_behaviortrace.run.recorder import Capture, RolloutRecorder  # noqa: E402
+from pytest_behaviortrace.run.rows import RecordingError  # noqa: E402
 from pytest_behaviortrace.run.sketch import BlockSketch  # noqa: E402
 
 WIDTH = 512
@@ -122,12 +125,12 @@ def test_row_ids_follow_trl_s_shuffle(tmp_path: Path) -> None:
     seen: list[tuple[list[int], list[list[int]]]] = []
 
     class Watching(RolloutRecorder):
-        def updating(self, trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
+        def entering(self, trainer: Any, model: Any, inputs: dict[str, Any]) -> None:
             rows = [
                 c[m.bool()].tolist() for c, m in zip(inputs["completion_ids"], inputs["completion_mask"], strict=True)
             ]
             seen.append((inputs["row_id"].tolist(), rows))
-            super().updating(trainer, model, inputs)
+            super().entering(trainer, model, inputs)
 
     recorder = Watching(None)
     grpo_run.trainer(tmp_path, recorder).train()
@@ -192,12 +195,9 @@ def test_spans_are_recorded_where_they_are_said(recorded: Any) -> None:
     columns, model = recorder.columns(), grpo_run.policy()
     for plant, word in COMMON.items():
         shown = [i for i, text in enumerate(columns["completion_text"]) if word in text]
-        spans, controls = recorder.recorded(f"spans_{plant}"), recorder.recorded(f"controls_{plant}")
+        spans = recorder.recorded(f"spans_{plant}")
         assert shown
         assert spans.row.tolist() == shown == [i for i, s in enumerate(columns[f"span_{plant}"]) if s]
-        with_control = [i for i, s in enumerate(columns[f"control_span_{plant}"]) if s]
-        assert controls.row.tolist() == with_control
-        assert [i for i, s in enumerate(columns[f"control_stratum_{plant}"]) if s] == with_control
         means = recorder.mean_span_by_step(plant, [i // 8 for i in range(16)])
         assert means.shape == (2, WIDTH)
         for step in (0, 1):
@@ -216,36 +216,93 @@ def test_spans_are_recorded_where_they_are_said(recorded: Any) -> None:
 
 
 def test_only_what_is_selected_is_sketched(tmp_path: Path) -> None:
-    capture = Capture(WIDTH, COMMON, select=lambda ids: np.asarray(ids) % 2 == 0, only_shown=True, controls=False)
+    capture = Capture(WIDTH, COMMON, select=lambda ids: np.asarray(ids) % 2 == 0, only_shown=True)
     _, recorder, _ = run(tmp_path, capture)
     columns, made = recorder.columns(), recorder.recorded("gradients")
     wanted = [i for i in range(16) if i % 2 == 0 and (columns["span_of"][i] or columns["span_is"][i])]
     assert made.row.tolist() == wanted
-    assert len(recorder.recorded("controls_of")) == 0
     assert len(columns["logprobs"][1]) == len(columns["completion_ids"][1])
 
 
 def test_nothing_is_sketched_without_a_capture(tmp_path: Path) -> None:
     _, recorder, _ = run(tmp_path, None)
-    assert recorder.seconds == 0.0
+    assert len(recorder.recorded("gradients")) == 0
     assert recorder.columns()["loss_scale"] == [1 / 8] * 16
 
 
 def test_a_recorder_records_one_run(tmp_path: Path) -> None:
     _, recorder, _ = run(tmp_path, None, max_steps=1)
-    with pytest.raises(RecordingError, match="generated twice"):
+    with pytest.raises(RecordingError, match="records one run"):
         grpo_run.trainer(tmp_path, recorder).train()
+
+
+OFF_POLICY = (
+    {"beta": 0.5},
+    {"beta": 0.5, "loss_type": "dapo"},
+    {"num_iterations": 2, "max_steps": 4},
+    {"num_iterations": 2, "max_steps": 4, "beta": 0.3, "use_bias_correction_kl": True},
+    {"per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 4, "learning_rate": 0.05},
+    {"per_device_train_batch_size": 4, "steps_per_generation": 2, "max_steps": 4, "loss_type": "dapo", "beta": 0.1},
+    {"importance_sampling_level": "sequence", "loss_type": "luspo", "num_iterations": 2, "max_steps": 4},
+    {"mask_truncated_completions": True, "loss_type": "dr_grpo", "max_completion_length": 48},
+    {"scale_rewards": "none", "loss_type": "cispo", "epsilon_high": 5.0, "beta": 0.2},
+)
+"""Settings under which tokens have weights of their own: KL, later passes, clipping, masks."""
+
+
+@pytest.mark.parametrize("settings", OFF_POLICY, ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()))
+def test_shares_of_every_kind_of_run_add_up(settings: dict[str, Any], tmp_path: Path) -> None:
+    """Advantage times gradient, and the KL term's share, of every rollout a step first meets: TRL's own gradient."""
+    trainer, recorder, seen = run(tmp_path, Capture(WIDTH, {}), **settings)
+    columns, made = recorder.columns(), recorder.recorded("gradients")
+    sketch = BlockSketch.for_model(trainer.model, WIDTH)
+    shares = made.rows.astype(np.float64) * np.array(columns["advantage"])[made.row, None]
+    if "beta" in settings:
+        kl = recorder.recorded("kl_gradients")
+        assert len(kl) > 0
+        shares[np.searchsorted(made.row, kl.row)] += kl.rows
+    shares *= np.array(columns["loss_scale"])[made.row, None]
+    steps, met = np.array(columns["step"])[made.row], 0
+    for step in np.unique(steps):
+        if settings.get("num_iterations") == 2 and recorder.steps.count(step) and step % 2:
+            continue
+        of_trl = -sketch.sketch({name: g[None] for name, g in seen.found[step].items()})[0].numpy()
+        together = shares[steps == step].sum(0)
+        assert np.linalg.norm(of_trl) > 0
+        assert np.linalg.norm(together - of_trl) / np.linalg.norm(of_trl) < 2e-4
+        met += 1
+    assert met == (4 if "steps_per_generation" in settings else 2)
+
+
+def test_clipping_takes_tokens_out(tmp_path: Path) -> None:
+    """A second slice of a batch, after a large update: some ratios are clipped, and the record knows."""
+    settings: dict[str, Any] = {"per_device_train_batch_size": 4, "steps_per_generation": 2, "learning_rate": 0.05}
+    settings |= {"logging_strategy": "steps", "logging_steps": 1, "max_steps": 2}
+    trainer, recorder, _ = run(tmp_path, Capture(WIDTH, {}), **settings)
+    clipped = [entry["clip_ratio/region_mean"] for entry in trainer.state.log_history if "loss" in entry]
+    assert clipped[0] == 0.0 < clipped[1]
+    assert [recorder.columns()["step"].count(step) for step in (0, 1)] == [4, 4]
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"beta": 0.04}, "beta"),
-        ({"num_iterations": 2}, "num_iterations"),
-        ({"loss_type": "vespo"}, "vespo"),
-        ({"per_device_train_batch_size": 4, "steps_per_generation": 2}, "steps_per_generation"),
+        ({"entropy_coef": 0.1}, "entropy_coef"),
+        ({"top_entropy_quantile": 0.5}, "top_entropy_quantile"),
+        ({"delta": 0.5}, "delta"),
+        ({"beta": 0.1, "use_bias_correction_kl": True, "importance_sampling_level": "sequence"}, "use_bias_correction"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused_before_training(settings: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedLoss, match=said):
         grpo_run.trainer(tmp_path, RolloutRecorder(None), **settings)
+
+
+def test_a_loss_with_a_term_of_its_own_is_refused_at_its_first_batch(tmp_path: Path) -> None:
+    class Decaying(GRPOTrainer):  # type: ignore[misc]
+        def _compute_loss(self, model: Any, inputs: Any) -> Any:
+            return super()._compute_loss(model, inputs) + sum(p.square().sum() for p in model.parameters())
+
+    trainer = grpo_run.trainer(tmp_path, RolloutRecorder(Capture(WIDTH, {})), trainer_class=Decaying)
+    with pytest.raises(IntegrityError, match=r"add up to .*% of the trainer's own gradient"):
+        trainer.train()

@@ -47,9 +47,7 @@ def build_seed(recipe: Recipe, seed: int, folder: Path, progress: Progress) -> B
         recipe,
         seed,
         planted=False,
-        recorder=RolloutRecorder(
-            Capture(recipe.sketch_width, behaviors, select=_in_window(recipe), only_shown=True, controls=False)
-        ),
+        recorder=RolloutRecorder(Capture(recipe.sketch_width, behaviors, select=_in_window(recipe), only_shown=True)),
         progress=lambda stage, done: progress(f"null run: {stage}", 0.6 + 0.3 * done),
         start=start,
     )
@@ -111,8 +109,7 @@ def _write_planted(recipe: Recipe, run: TrainedRun, folder: Path) -> None:
     write_table(folder, "rollouts", columns)
     run.recorder.recorded("gradients").write(folder, "gradients")
     for plant in recipe.plants:
-        for kind in ("spans", "controls"):
-            run.recorder.recorded(f"{kind}_{plant.name}").write(folder, f"{kind}_{plant.name}")
+        run.recorder.recorded(f"spans_{plant.name}").write(folder, f"spans_{plant.name}")
         by_step = run.recorder.mean_span_by_step(plant.name, columns["step"])
         write_array(folder, f"targets_by_step_{plant.name}", by_step)
 

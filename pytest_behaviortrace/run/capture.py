@@ -1,105 +1,55 @@
-"""Watches one forward pass of a policy: what went into and came out of every module that holds parameters.
+"""Watches a forward pass of a policy: what went into and came out of every module that holds trainable parameters.
 
 With the gradient at a module's output, that is all it takes to write down the gradient of its parameters sample by
-sample: an outer product for a linear map, a scattered row for a table look-up, a product for a norm's scale.
+sample (`uses`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
+
+from pytest_behaviortrace.run.sketch import trainable
+from pytest_behaviortrace.run.uses import Lookup, Product, Use, Whole
 
 
 class UnsupportedModel(ValueError):
     """The policy holds a module, or is in a state, whose gradients cannot be told apart by sample here."""
 
 
-class Use(Protocol):
-    """One use of a parameter in a forward pass: a summand of its per-sample gradient."""
+@dataclass(eq=False)
+class Call:
+    """One call of a module in a forward pass."""
 
-    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
-        """Adds rows start..stop of the (batch, rows, columns) gradient to `values` (batch, stop - start, columns).
-
-        `fresh` values hold nothing yet, whatever numbers they show.
-        """
-
-
-@dataclass(frozen=True)
-class Product:
-    """A linear map: the gradient is the sum over tokens of output gradient times input."""
-
-    gradient: torch.Tensor
-    """(batch, tokens, out)"""
-    given: torch.Tensor
-    """(batch, tokens, in)"""
-
-    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
-        beta = 0 if fresh else 1
-        values.baddbmm_(self.gradient[:, :, start:stop].transpose(1, 2), self.given, beta=beta)
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """A table look-up: each token adds its output gradient to the row of its id."""
-
-    ids: torch.Tensor
-    """(batch, tokens)"""
-    gradient: torch.Tensor
-    """(batch, tokens, columns)"""
-    unlearned: int | None
-    """The padding id of the table, whose row torch never gives a gradient."""
-
-    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
-        if fresh:
-            values.zero_()
-        inside = (self.ids >= start) & (self.ids < stop)
-        if self.unlearned is not None:
-            inside &= self.ids != self.unlearned
-        sample, token = inside.nonzero(as_tuple=True)
-        row = sample * (stop - start) + self.ids[sample, token] - start
-        values.view(-1, values.shape[2]).index_add_(0, row, self.gradient[sample, token])
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A bias or a norm's scale: small enough to be written down at once, as one column."""
-
-    gradient: torch.Tensor
-    """(batch, size)"""
-
-    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
-        if fresh:
-            values.zero_()
-        values[:, :, 0] += self.gradient[:, start:stop]
-
-
-@dataclass(frozen=True)
-class _Call:
     module: nn.Module
-    given: torch.Tensor
-    output: torch.Tensor
+    given: torch.Tensor | None
+    """Input; None where it is not known yet."""
+    output: torch.Tensor | None
+    """None where it is not needed."""
 
 
 class Capture:
-    """The modules of a model that hold parameters, its output embeddings excepted, and how to watch them.
+    """The modules of a model that hold trainable parameters, its output embeddings apart, and how to watch them.
 
     Raises `UnsupportedModel`, naming the module, for any kind whose gradient is not known here.
     """
 
     def __init__(self, model: Any) -> None:
-        self.names = {id(p): name for name, p in model.named_parameters()}
-        self.head = model.get_output_embeddings()
+        self.names = {id(p): name for name, p in trainable(model).items()}
+        plain = without_adapters(model)
+        self.backbone: nn.Module = plain.base_model
+        self.head: Any = plain.get_output_embeddings()
         self.modules: dict[nn.Module, str] = {}
         for name, module in model.named_modules():
-            if not list(module.parameters(recurse=False)):
+            if not any(id(p) in self.names for p in module.parameters(recurse=False)):
                 continue
             _refuse_unknown(name, module)
-            if isinstance(module, nn.Embedding) and module is not model.get_input_embeddings():
+            if isinstance(module, nn.Embedding) and module is not plain.get_input_embeddings():
                 # Positions counted from the left depend on how a batch was padded, so no item would own its gradient.
                 raise UnsupportedModel(f"{name} (Embedding) is a table beside the input embeddings")
             if module is not self.head:
@@ -108,81 +58,110 @@ class Capture:
             raise UnsupportedModel(f"the output embeddings are a {type(self.head).__name__}, not a linear map")
         self._verified: set[nn.Module] = set()
 
+    @property
+    def learns_head(self) -> bool:
+        """Whether the output embeddings have a trainable parameter."""
+        return any(id(p) in self.names for p in self.head.parameters())
+
     @contextmanager
-    def watching(self) -> Iterator[list[_Call]]:
+    def watching(self) -> Iterator[list[Call]]:
         """Calls of the modules inside the block; the hooks are gone afterwards, whatever happens."""
-        calls: list[_Call] = []
+        calls: list[Call] = []
 
         def note(module: nn.Module, given: tuple[Any, ...], output: torch.Tensor) -> None:
             if not output.requires_grad:
                 output.requires_grad_()
-            calls.append(_Call(module, given[0].detach(), output))
+            calls.append(Call(module, given[0].detach(), output))
 
-        hooks = [module.register_forward_hook(note) for module in self.modules]
-        try:
+        with hooked(dict.fromkeys(self.modules, note)):
             yield calls
-        finally:
-            for hook in hooks:
-                hook.remove()
 
-    def check(self, calls: Sequence[_Call], batch: int) -> None:
+    def check(self, calls: Sequence[Call], batch: int) -> None:
         """Raises `UnsupportedModel` unless every module was called, on whole samples, and is what it seems."""
         for missing in set(self.modules) - {call.module for call in calls}:
             raise UnsupportedModel(
                 f"{self._describe(missing)} was never called: its parameters are unused, or used in another way"
             )
         for call in calls:
-            if call.output.shape[0] != batch or call.output.dim() < 3:
-                raise UnsupportedModel(
-                    f"{self._describe(call.module)} mixes samples: it gave {tuple(call.output.shape)}, expected "
-                    f"({batch}, tokens, features)"
-                )
-            if call.module not in self._verified:
-                self._verify(call)
-                self._verified.add(call.module)
+            assert call.output is not None
+            self.check_shape(call.module, call.output, batch)
+            self.verify(call)
 
-    def _verify(self, call: _Call) -> None:
-        if not _is_norm(call.module):
+    def check_shape(self, module: nn.Module, output: torch.Tensor, batch: int) -> None:
+        """Raises `UnsupportedModel` unless an output, or the gradient at it, is (batch, tokens, features)."""
+        if output.shape[0] != batch or output.dim() < 3:
+            raise UnsupportedModel(
+                f"{self._describe(module)} mixes samples: it gave {tuple(output.shape)}, expected "
+                f"({batch}, tokens, features)"
+            )
+
+    def unverified(self, module: nn.Module) -> bool:
+        """Whether `verify` still wants to see a call of the module, input and output."""
+        return _is_norm(module) and module not in self._verified
+
+    def verify(self, call: Call) -> None:
+        """Once per module: raises `UnsupportedModel` for a norm that is not its weight times the normalised input."""
+        if not self.unverified(call.module):
             return
+        assert call.given is not None
+        assert call.output is not None
         made: Any = _normalised(call.module, call.given) * call.module.weight.float()  # type: ignore[operator]
         bias = getattr(call.module, "bias", None)
         made = made if bias is None else made + bias.float()
         tolerance = 1e-4 if call.output.dtype == torch.float32 else 3e-2
         if not torch.allclose(made, call.output.float(), rtol=tolerance, atol=tolerance):
             raise UnsupportedModel(f"{self._describe(call.module)} is not its weight times the normalised input")
+        self._verified.add(call.module)
 
     def _describe(self, module: nn.Module) -> str:
         return f"{self.modules[module]} ({type(module).__name__})"
 
-    def uses(
-        self, calls: Sequence[_Call], gradients: Sequence[torch.Tensor | None], head: tuple[torch.Tensor, torch.Tensor]
-    ) -> dict[str, list[Use]]:
-        """Parameter name -> its uses, from the gradients at the calls' outputs and the head's own product."""
-        found: dict[str, list[Use]] = {}
+    def parameters_of(self, module: nn.Module) -> list[str]:
+        """Names of a module's own trainable parameters."""
+        return [self.names[id(p)] for p in module.parameters(recurse=False) if id(p) in self.names]
 
-        def note(parameter: Any, use: Use) -> None:
-            if parameter is not None:
-                found.setdefault(self.names[id(parameter)], []).append(use)
+    def uses(self, module: Any, given: torch.Tensor, gradient: torch.Tensor) -> Iterator[tuple[str, Use]]:
+        """(parameter name, use) of one call, from its input and the gradient (samples, tokens, ...) at its output."""
+        gradient = gradient.float()
+        if isinstance(module, nn.Embedding):
+            if module.padding_idx is not None:  # torch never gives its row a gradient
+                gradient = gradient * (given != module.padding_idx)[..., None]
+            yield self.names[id(module.weight)], Lookup(given, gradient)
+            return
+        gradient = gradient.flatten(1, -2)
+        bias = getattr(module, "bias", None)
+        if bias is not None and id(bias) in self.names:
+            yield self.names[id(bias)], Whole(gradient.sum(1))
+        if id(module.weight) not in self.names:
+            return
+        if isinstance(module, nn.Linear):
+            yield self.names[id(module.weight)], Product(gradient, given.float().flatten(1, -2))
+        else:
+            scaled = _normalised(module, given).flatten(1, -2)
+            yield self.names[id(module.weight)], Whole((gradient * scaled).sum(1))
 
-        note(self.head.weight, Product(*head))
-        note(self.head.bias, Whole(head[0].sum(1)))
-        for call, raw in zip(calls, gradients, strict=True):
-            if raw is None:
-                continue
-            module: Any = call.module
-            gradient = raw.float()
-            if isinstance(module, nn.Embedding):
-                note(module.weight, Lookup(call.given, gradient, module.padding_idx))
-                continue
-            gradient = gradient.flatten(1, -2)
-            if isinstance(module, nn.Linear):
-                note(module.weight, Product(gradient, call.given.float().flatten(1, -2)))
-            else:
-                scaled = _normalised(module, call.given).flatten(1, -2)
-                note(module.weight, Whole((gradient * scaled).sum(1)))
-            if getattr(module, "bias", None) is not None:
-                note(module.bias, Whole(gradient.sum(1)))
-        return found
+    def head_uses(self, slope: torch.Tensor, hidden: torch.Tensor) -> Iterator[tuple[str, Use]]:
+        """The same for the output embeddings: gradient at the logits (samples, tokens, V), and what they were given."""
+        if id(self.head.weight) in self.names:
+            yield self.names[id(self.head.weight)], Product(slope, hidden.float())
+        if self.head.bias is not None and id(self.head.bias) in self.names:
+            yield self.names[id(self.head.bias)], Whole(slope.sum(1))
+
+
+@contextmanager
+def hooked(hooks: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Forward hooks inside the block; gone afterwards, whatever happens."""
+    handles = [module.register_forward_hook(hook) for module, hook in hooks.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def without_adapters(model: Any) -> Any:
+    """The causal language model inside a PEFT model; any other model itself."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def _is_norm(module: nn.Module) -> bool:

@@ -1,34 +1,29 @@
-"""Exact per-sample gradients of weighted token log-probabilities: their CountSketches and their norms.
+"""Exact per-sample gradients of weighted token log-probabilities: sketches, norms, and inner products.
 
 One forward pass (without a fused head, whose product hooks cannot see), one backward pass per set of token weights,
 and only over the samples that have any. Nothing of a model's size is held per sample: each parameter's gradients are
-made, sketched and dropped a few rows at a time.
+written down, summed up and dropped a few rows at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
-from pytest_behaviortrace.run.capture import Capture, UnsupportedModel, Use, active_dropout
-from pytest_behaviortrace.run.sketch import BlockSketch
+from pytest_behaviortrace.run.capture import Capture, UnsupportedModel, active_dropout
+from pytest_behaviortrace.run.sketch import BlockSketch, trainable
+from pytest_behaviortrace.run.sums import DotSums, SampleGradients, SketchSums, Sums, WholeSums
+from pytest_behaviortrace.run.uses import Use
 
-CHUNK_ELEMENTS = 2**21
-"""Numbers of per-sample gradients held at a time (8 MiB)."""
 MOST_TURNS = 3
 """Backward passes after one forward pass: a full gradient, a span and its control."""
-
-
-class SampleGradients(NamedTuple):
-    """Gradients of a batch under one set of token weights."""
-
-    sketch: torch.Tensor
-    """(batch, K) float32; zero where a sample has no weight."""
-    norm: torch.Tensor
-    """(batch,) float32: exact Euclidean norms of the full gradients."""
+ROWS_PER_PASS = 24
+"""Samples of about the same length that share a forward pass: fewer waste nothing on padding, more nothing on calls."""
+TOKENS_PER_PASS = 2**13
+"""Most tokens of a forward pass of several samples."""
 
 
 class Measurement(NamedTuple):
@@ -46,13 +41,18 @@ class _Pass(NamedTuple):
     samples: torch.Tensor
     uses: dict[str, list[Use]]
 
+    def into(self, sums: Sums) -> None:
+        for name, uses in self.uses.items():
+            sums.add(name, uses)
+
 
 class PerSampleGradients:
     """Measures gradients of sum_t w_t log p(token t | before), p the softmax of logits / temperature, per sample.
 
-    The model is run in evaluation mode (so gradient checkpointing and random numbers play no part) and left as it was:
-    mode, `.grad`, hooks. Raises `UnsupportedModel`, naming the module, for a model it does not know exactly.
-    `autocast` is entered around forward passes: the trainer's mixed precision.
+    Of every trainable parameter (of all, where none is marked so). The model is run in evaluation mode (so gradient
+    checkpointing and random numbers play no part) and left as it was: mode, `.grad`, hooks. Raises `UnsupportedModel`,
+    naming the module, for a model it does not know exactly. `autocast` is entered around forward passes: the trainer's
+    mixed precision. `dropout_off` accepts a model that trains with dropout and measures it without.
     """
 
     def __init__(
@@ -61,16 +61,18 @@ class PerSampleGradients:
         sketch: BlockSketch,
         *,
         temperature: float = 1.0,
-        rows_per_pass: int = 64,
+        rows_per_pass: int = ROWS_PER_PASS,
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        dropout_off: bool = False,
     ) -> None:
         self.model, self.sketch, self.temperature, self.rows_per_pass = model, sketch, temperature, rows_per_pass
-        self.autocast = autocast
+        self.autocast, self.dropout_off = autocast, dropout_off
         self.capture = Capture(model)
-        self._shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        self._shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
         sizes = {name: int(torch.Size(shape).numel()) for name, shape in self._shapes.items()}
         if {name: p.size for name, p in sketch.parameters.items()} != sizes:
             raise ValueError("the sketch was laid out for another model: its parameters differ")
+        self._modules = list(model.modules())
         self._head_verified = False
 
     def __call__(
@@ -89,28 +91,54 @@ class PerSampleGradients:
         """As calling it, with the log-probabilities of the tokens."""
         weights, device = _checked(input_ids, attention_mask, token_weights), input_ids.device
         sketches = torch.zeros(*weights.shape[:2], self.sketch.width, device=device)
-        squares = torch.zeros(*weights.shape[:2], dtype=torch.float64, device=device)
+        norms = torch.zeros(*weights.shape[:2], device=device)
         logprob = torch.zeros(input_ids.shape, device=device)
         for done in self._backward_passes(input_ids, attention_mask, weights, logprob):
-            buffer = self.sketch.buffer(len(done.samples), device)
-            square = torch.zeros(len(done.samples), dtype=torch.float64, device=device)
-            for name, start, values in self._values(done):
-                self.sketch.add(buffer, name, start, values)
-                square += torch.linalg.vector_norm(values, dim=1).double().square()
-            sketches[done.sets, done.samples] = self.sketch.finish(buffer)
-            squares[done.sets, done.samples] = square
-        norms = squares.sqrt().float()
+            done.into(sums := SketchSums(self.sketch, len(done.samples), device))
+            sketches[done.sets, done.samples] = sums.sketch
+            norms[done.sets, done.samples] = sums.square.sqrt().float()
         return Measurement([SampleGradients(s, n) for s, n in zip(sketches, norms, strict=True)], logprob)
+
+    def dots(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        token_weights: torch.Tensor,
+        targets: Sequence[Mapping[str, torch.Tensor]],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Exact inner products (batch, q) of the samples' gradients with q targets, and exact norms (batch,); float64.
+
+        A target maps parameter names to gradients of their shapes. Raises `ValueError` for other names or shapes, and
+        as calling it does.
+        """
+        for target in targets:
+            if {name: tuple(t.shape) for name, t in target.items()} != self._shapes:
+                raise ValueError("a target is the gradient of another model: names or shapes of its parameters differ")
+        if not targets:
+            raise ValueError("no targets")
+        weights, device = _checked(input_ids, attention_mask, [token_weights]), input_ids.device
+        stacked = {
+            name: torch.stack([t[name].detach().float().view(p.rows, p.columns) for t in targets])
+            for name, p in self.sketch.parameters.items()
+        }
+        found = torch.zeros(len(input_ids), len(targets), dtype=torch.float64, device=device)
+        norms = torch.zeros(len(input_ids), dtype=torch.float64, device=device)
+        for done in self._backward_passes(input_ids, attention_mask, weights, torch.zeros_like(weights[0])):
+            done.into(sums := DotSums(stacked, len(done.samples), device))
+            found[done.samples], norms[done.samples] = sums.dots, sums.square.sqrt()
+        return found, norms
 
     def exact(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_weights: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """Parameter name -> (batch, *shape): the full gradients themselves. For small models only."""
         weights, batch = _checked(input_ids, attention_mask, [token_weights]), len(input_ids)
+        shapes = {name: (p.rows, p.columns) for name, p in self.sketch.parameters.items()}
         full = {name: torch.zeros(batch, *shape, device=input_ids.device) for name, shape in self._shapes.items()}
         for done in self._backward_passes(input_ids, attention_mask, weights, torch.zeros_like(weights[0])):
-            for name, start, values in self._values(done):
-                full[name].view(batch, -1)[done.samples, start : start + values.shape[1]] = values
+            done.into(sums := WholeSums(shapes, len(done.samples), input_ids.device))
+            for name, made in sums.full.items():
+                full[name][done.samples] = made.view(len(made), *self._shapes[name])
         return full
 
     def _backward_passes(
@@ -128,19 +156,21 @@ class PerSampleGradients:
                 yield _Pass(torch.tensor([sets[turn] for _, sets in jobs], device=rows.device), rows, uses)
 
     def _batches(self, weights: torch.Tensor) -> list[list[tuple[int, tuple[int, ...]]]]:
-        """(sample, sets) jobs that share a forward pass: equal in their number of sets, most first.
+        """(sample, sets) jobs that share a forward pass: equal in their number of sets, most first, and near in length.
 
         A sample in more sets than `MOST_TURNS` makes several jobs: a second forward pass over it is cheaper than
         backward passes over all its companions.
         """
         jobs = []
+        last = ((weights != 0).any(0) * torch.arange(weights.shape[2], device=weights.device)).amax(1).tolist()
         for sample, wanted in enumerate((weights != 0).any(2).t().tolist()):
             sets = [number for number, is_wanted in enumerate(wanted) if is_wanted]
             jobs += [(sample, tuple(sets[k : k + MOST_TURNS])) for k in range(0, len(sets), MOST_TURNS)]
         batches: list[list[tuple[int, tuple[int, ...]]]] = []
-        for job in sorted(jobs, key=lambda job: -len(job[1])):
+        for job in sorted(jobs, key=lambda job: (-len(job[1]), last[job[0]])):
             current = batches[-1] if batches else []
-            if not current or len(current) == self.rows_per_pass or len(job[1]) < len(current[-1][1]):
+            full = len(current) >= min(self.rows_per_pass, max(1, TOKENS_PER_PASS // (1 + last[job[0]])))
+            if not current or full or len(job[1]) < len(current[-1][1]):
                 batches.append([])
             batches[-1].append(job)
         return batches
@@ -159,10 +189,10 @@ class PerSampleGradients:
         `turns` is (turns, size, tokens), zero before token `low`. Fills in `logprob` at `rows` of the batch.
         """
         head = self.capture.head
-        with _undisturbed(self.model), torch.enable_grad(), self.capture.watching() as calls, self.autocast():
+        with self._undisturbed(), torch.enable_grad(), self.capture.watching() as calls, self.autocast():
             # The last weighted token is predicted, never read.
             read = {"input_ids": ids[:, :-1], "attention_mask": mask[:, :-1], "use_cache": False}
-            hidden = self.model.base_model(**read).last_hidden_state[:, low - 1 :]
+            hidden = self.capture.backbone(**read).last_hidden_state[:, low - 1 :]
         self.capture.check(calls, len(ids))
         given = hidden.detach()
         with torch.no_grad(), self.autocast():
@@ -175,41 +205,49 @@ class PerSampleGradients:
         chance = chance.exp_()
         for number, mine in enumerate(turns / self.temperature):
             slope = (chance * -mine).scatter_add_(2, said, mine)
-            pull = (slope @ head.weight.detach().float()).to(hidden.dtype)
-            outputs, more = [call.output for call in calls], number + 1 < len(turns)
-            gradients = torch.autograd.grad(hidden, outputs, pull, retain_graph=more, allow_unused=True)
-            yield self.capture.uses(calls, gradients, (slope, given.float()))
-
-    def _values(self, done: _Pass) -> Iterator[tuple[str, int, torch.Tensor]]:
-        """(parameter name, first coordinate, (samples, coordinates) float32), a few rows of a parameter at a time.
-
-        What is yielded is overwritten by what comes next.
-        """
-        size = len(done.samples)
-        largest = size * max((*shape, 1)[1] for shape in self._shapes.values())
-        scratch = torch.empty(max(CHUNK_ELEMENTS, largest), device=self.capture.head.weight.device)
-        for name, parts in done.uses.items():
-            rows, columns = (*self._shapes[name], 1)[:2]
-            step = max(1, CHUNK_ELEMENTS // (size * columns))
-            for start in range(0, rows, step):
-                stop = min(start + step, rows)
-                values = scratch[: size * (stop - start) * columns].view(size, stop - start, columns)
-                for number, part in enumerate(parts):
-                    part.add_rows(values, start, stop, fresh=number == 0)
-                yield name, start * columns, values.view(size, -1)
+            uses: dict[str, list[Use]] = {}
+            if self.capture.learns_head:
+                _note(uses, self.capture.head_uses(slope, given))
+            if calls:
+                pull = (slope @ head.weight.detach().float()).to(hidden.dtype)
+                outputs, more = [call.output for call in calls if call.output is not None], number + 1 < len(turns)
+                found = torch.autograd.grad(hidden, outputs, pull, retain_graph=more, allow_unused=True)
+                for call, gradient in zip(calls, found, strict=True):
+                    if gradient is not None and call.given is not None:
+                        _note(uses, self.capture.uses(call.module, call.given, gradient))
+            yield uses
 
     @torch.no_grad()
     def _verify_head(self, ids: torch.Tensor, mask: torch.Tensor, logits: torch.Tensor, low: int) -> None:
         """Once: the model's own logits must be a linear map of its last hidden states, without caps or scales."""
         if self._head_verified:
             return
-        with _undisturbed(self.model), self.autocast():
+        with self._undisturbed(), self.autocast():
             own = self.model(input_ids=ids[:1, :-1], attention_mask=mask[:1, :-1], use_cache=False).logits
         exact = self.capture.head.weight.dtype == torch.float32 and isinstance(self.autocast(), nullcontext)
         tolerance, seen = 1e-3 if exact else 5e-2, mask[0, low - 1 : -1].bool()
         if not torch.allclose(own[0, low - 1 :].float()[seen], logits[0][seen], rtol=tolerance, atol=tolerance):
             raise UnsupportedModel(f"{type(self.model).__name__} changes its logits after the output embeddings")
         self._head_verified = True
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """The model in evaluation mode, every module back in its own mode afterwards; refuses dropout."""
+        if not self.dropout_off and self.model.training and (dropout := active_dropout(self.model)):
+            raise UnsupportedModel(f"dropout is on ({', '.join(dropout)}): a training gradient is then random")
+        training = [module for module in self._modules if module.training]
+        for module in training:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module in training:
+                module.training = True
+
+
+def _note(uses: dict[str, list[Use]], found: Any) -> None:
+    for name, use in found:
+        uses.setdefault(name, []).append(use)
 
 
 def _checked(
@@ -227,17 +265,3 @@ def _checked(
     if (stacked * ~predicted).any():
         raise ValueError("token weights fall on a first token, which nothing predicts, or on an unattended one")
     return stacked
-
-
-@contextmanager
-def _undisturbed(model: Any) -> Iterator[None]:
-    """The model in evaluation mode, every module back in its own mode afterwards; refuses dropout."""
-    if model.training and (dropout := active_dropout(model)):
-        raise UnsupportedModel(f"dropout is on ({', '.join(dropout)}): a training gradient is then random")
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    from pytest_behaviortrace.run.sketch import BlockSketch
+
+LEAST_COVERED = 0.999
+"""Share of the trainer's own squared gradient norm that the recorded rollouts must explain; the rest is rounding."""
+CANCELLED = 1e-6
+"""Where rollouts cancel each other so far, rounding is all that is left to compare."""
+
 
 class IntegrityError(RuntimeError):
-    """A run that cannot be trusted: not a fresh start, steps missing, or rollouts not as many as expected."""
+    """A run that cannot be trusted: not a fresh start, steps missing, rollouts not as many as expected, or gradients
+    that are not the trainer's."""
 
 
 def check_start(begun: Mapping[str, torch.Tensor] | None, start: Mapping[str, torch.Tensor]) -> None:
@@ -52,3 +60,32 @@ def join_by_row_id(expected: int, **parts: Mapping[str, Sequence[Any]]) -> dict[
         order = sorted(range(expected), key=ids.__getitem__)
         joined |= {column: [values[i] for i in order] for column, values in columns.items()}
     return joined
+
+
+def check_sum(trainer: Any, sketch: BlockSketch, model: Any, shares: torch.Tensor) -> bool:
+    """Whether `.grad` says anything yet; if so, that the recorded rollouts add up to it.
+
+    `shares` (batch, K): what each of this process's rollouts contributes to the gradient of the loss over all
+    processes, uphill. Raises `IntegrityError` with the share of the squared norm that is covered: something in the
+    trainer's loss or in its model is not what the recorder takes it for.
+    """
+    accelerator = trainer.accelerator
+    each, shares = float(shares.double().square().sum()), shares.sum(0)
+    if accelerator.num_processes > 1:
+        # Before the last micro-batch of a step nothing is averaged over processes.
+        together = accelerator.sync_gradients
+        shares = accelerator.reduce(shares, "sum") if together else shares * accelerator.num_processes
+    own = {name: -p.grad[None].float() for name, p in model.named_parameters() if p.grad is not None}
+    if not own:
+        return False
+    truth = sketch.sketch({name: own[name] for name in sketch.parameters if name in own})[0]
+    size = float(truth.double().square().sum())
+    if size <= CANCELLED * each:
+        return False
+    covered = 1.0 - float((truth - shares).double().square().sum()) / size
+    if covered < LEAST_COVERED:
+        raise IntegrityError(
+            f"the recorded rollouts add up to {covered:.1%} of the trainer's own gradient (squared norm): its loss, or "
+            f"its model, holds something that rollouts have no share in; it cannot be recorded"
+        )
+    return True

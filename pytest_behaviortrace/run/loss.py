@@ -1,9 +1,12 @@
 """The trainer's objective per rollout, by TRL loss type: one definition for recording it and for recomputing it.
 
-On policy (ratio 1, no clipping at work) the gradient of every supported TRL loss is
+The gradient of every TRL loss is a weighted sum of gradients of token log-probabilities. On policy (ratio 1, no
+clipping at work) and without a KL term it is
     -sum_i A_i * scale * grad(sum_t w_it log p(token t of rollout i)),
 where A is the advantage. w is the item's own term (`item_weights`), scale the constant by which the term
 enters the batch loss (`Objective.scale`). The per-item objective is the inner sum, so a gradient points uphill.
+Ratios, clipping and masks change the weights of single tokens; a KL term adds weights that no advantage multiplies
+(`Objective.kl_weights`).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 import torch
 
 MEAN_OVER_TOKENS = ("grpo", "sapo")
-SUM_OVER_TOKENS = ("bnpo", "dr_grpo", "dapo", "luspo", "cispo")
+SUM_OVER_TOKENS = ("bnpo", "dr_grpo", "dapo", "luspo", "cispo", "vespo")
 LOSS_TYPES = MEAN_OVER_TOKENS + SUM_OVER_TOKENS
 """TRL's loss types whose gradient is a weighted sum over tokens, one term per rollout."""
 TRL_EPSILON = 0.2
@@ -37,27 +40,31 @@ class Objective:
     temperature: float
     max_completion_length: int
     accumulation: int = 1
-    """Micro-batches per optimizer step, which a generation batch is split into."""
+    """Micro-batches per optimizer step."""
     epsilon_high: float = TRL_EPSILON
+    beta: float = 0.0
+    """Factor of the KL term."""
+    bias_corrected: bool = False
+    """Whether the KL term is multiplied by the ratio."""
+    slices: int = 1
+    """Micro-batches that a generation batch is split into (TRL's steps_per_generation)."""
+    processes: int = 1
 
     def __post_init__(self) -> None:
         if self.loss_type not in LOSS_TYPES:
             raise UnsupportedLoss(f"loss_type {self.loss_type!r} has no fixed token weights; supported: {LOSS_TYPES}")
 
     @classmethod
-    def of(cls, args: Any) -> Objective:
+    def of(cls, args: Any, processes: int = 1) -> Objective:
         """The objective under a `GRPOConfig`. Raises `UnsupportedLoss`, naming the settings that break it up."""
         wrong = {
-            "beta": args.beta != 0.0,
-            "importance_sampling_level": args.importance_sampling_level != "token",
-            "num_iterations": args.num_iterations != 1,
-            "steps_per_generation": args.steps_per_generation != args.gradient_accumulation_steps,
-            "top_entropy_quantile": args.top_entropy_quantile < 1.0,
             "entropy_coef": args.entropy_coef != 0.0 or args.use_adaptive_entropy,
-            "off_policy_mask_threshold": args.off_policy_mask_threshold is not None,
-            "use_vllm": args.use_vllm,
-            "mask_truncated_completions": args.mask_truncated_completions,
+            "top_entropy_quantile": args.top_entropy_quantile < 1.0,
             "delta": args.delta is not None and args.delta < 1.0,
+            "fp16": args.fp16,
+            "use_bias_correction_kl with importance_sampling_level": args.beta != 0.0
+            and args.use_bias_correction_kl
+            and args.importance_sampling_level != "token",
         }
         if refused := [name for name, is_wrong in wrong.items() if is_wrong]:
             raise UnsupportedLoss(f"rollouts have no gradients of their own under these settings: {', '.join(refused)}")
@@ -67,6 +74,10 @@ class Objective:
             max_completion_length=int(args.max_completion_length),
             accumulation=int(args.gradient_accumulation_steps),
             epsilon_high=float(args.epsilon if args.epsilon_high is None else args.epsilon_high),
+            beta=float(args.beta),
+            bias_corrected=bool(args.use_bias_correction_kl),
+            slices=int(args.steps_per_generation),
+            processes=processes,
         )
 
     def token_weights(self, completion_mask: torch.Tensor) -> torch.Tensor:
@@ -74,7 +85,7 @@ class Objective:
         return item_weights(self.loss_type, completion_mask)
 
     def scale(self, completion_mask: torch.Tensor, items_in_batch: float) -> float:
-        """The constant by which the terms of a micro-batch enter its loss.
+        """The constant by which the terms of a micro-batch enter the loss of its optimizer step, over all processes.
 
         `completion_mask`: (batch, tokens) of the micro-batch. `items_in_batch`: completion tokens of the whole
         generation batch.
@@ -88,10 +99,25 @@ class Objective:
             "dr_grpo": 1 / (batch * self.max_completion_length),
         }
         if self.loss_type in of_step:
-            return of_step[self.loss_type] / self.accumulation
+            return of_step[self.loss_type] / self.accumulation / self.processes
         # TRL clamps the ratio of cispo from above only, so a range below 1 scales even an on-policy gradient.
         clamped = min(1.0, self.epsilon_high) if self.loss_type == "cispo" else 1.0
-        return clamped / max(items_in_batch, 1.0)
+        return clamped / max(items_in_batch, 1.0) * self.slices / self.accumulation
+
+    def kl_weights(self, inputs: Mapping[str, torch.Tensor], logprobs: torch.Tensor) -> torch.Tensor:
+        """(batch, completion tokens): token weights of the KL term in an item's own term, uphill.
+
+        `inputs` is TRL's batch, `logprobs` (batch, completion tokens) those of the policy in the loss. Of TRL's
+        estimator exp(r) - r - 1, r = reference minus policy, the gradient is 1 - exp(r) times that of log p.
+        """
+        behind = inputs["ref_per_token_logps"].float() - logprobs
+        slope = 1.0 - behind.exp()
+        if self.bias_corrected:
+            old = inputs.get("old_per_token_logps")
+            ratio = torch.ones_like(logprobs) if old is None else (logprobs - old).exp()
+            slope = ratio * (slope + behind.exp() - behind - 1.0)
+        clamped = min(1.0, self.epsilon_high) if self.loss_type == "cispo" else 1.0
+        return -self.beta / clamped * slope * self.token_weights(inputs["completion_mask"])
 
 
 def item_weights(loss_type: str, completion_mask: torch.Tensor) -> torch.Tensor:

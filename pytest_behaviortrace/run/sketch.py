@@ -1,64 +1,39 @@
 """Block-wise CountSketch of gradients (PAPER.md, Gradient embedding): unbiased inner products in few numbers.
 
-Every coordinate of a parameter block is hashed to one bucket of that block and one sign; a bucket holds the signed sum
-of its coordinates. Blocks stand side by side, so inner products of sketches add up over blocks. For gradients x, y and
-a block of width w, E<Sx, Sy> = <x, y> and Var<Sx, Sy> <= (|x|^2 |y|^2 + <x, y>^2) / w, summed over blocks.
+Every coordinate of a parameter block falls into one of n buckets with one sign, and a bucket holds the signed sum of
+its coordinates. Blocks stand side by side, so inner products of sketches add up over blocks.
+
+The hash is chosen so that no table of it is needed: a matrix gets its rows and its columns in a random order, every row
+and every column a random sign, and is then written row after row around the block's ring of n buckets, from a random
+place on. An outer product u v' is sketched by permuting u and v (before they are multiplied), and a sum over laps: only
+reads and writes in a row, which any machine repeats to the bit. n is odd and prime to every number of columns, so that
+no two entries of a column meet while a matrix has at most n rows.
+
+For gradients x, y with matrices X_p, Y_p of the parameters of a block, over random orders, signs and places:
+    E<Sx, Sy> = <x, y>
+    Var<Sx, Sy> <= (|x|^2 |y|^2 + <x, y>^2 + sum_p (|X_p Y_p'|^2 + |X_p' Y_p|^2)) / n x (1 + r)
+summed over blocks. The first two terms are those of a CountSketch of independent hashes; the others come from signs
+that whole rows and columns share, and only from wraps of equal columns (rows > n) or equal rows (columns > n). r is the
+unevenness of where differences of places fall, below n / size. `tests/test_sketch.py` measures both.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+
+from pytest_behaviortrace.run.hashing import Parameter
 
 SKETCH_SEED = 0
 """Seed of the hash behind every sketch of a store: sketches can be compared only under one seed."""
 LEAST_WIDTH = 32
 """Buckets that even the smallest block gets, where the sketch is wide enough."""
-CHUNK = 2**22
-"""Coordinates hashed at a time; a bound on memory, without influence on the result."""
-CACHE_BYTES = 256 * 2**20
-"""Hashes kept between calls; what does not fit is computed again."""
 
-_GAMMA, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blocks|h)\.(\d+)\.(.+)$")
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """Where a parameter stands: global index of its first coordinate, number of coordinates, and its block."""
-
-    start: int
-    size: int
-    block: str
-
-
-def splitmix64(index: torch.Tensor, seed: int) -> torch.Tensor:
-    """The `index`-th output of the SplitMix64 generator seeded by the finaliser of `seed`: 64 bits as int64."""
-    state = _signed(_finalise(seed + _GAMMA))
-    # int64 products wrap like unsigned ones; only right shifts need their sign bits masked.
-    z = (index + 1) * _signed(_GAMMA) + state
-    z = (z ^ _shift(z, 30)) * _signed(_MIX_1)
-    z = (z ^ _shift(z, 27)) * _signed(_MIX_2)
-    return z ^ _shift(z, 31)
-
-
-def _finalise(z: int) -> int:
-    z &= 2**64 - 1
-    z = (z ^ (z >> 30)) * _MIX_1 % 2**64
-    z = (z ^ (z >> 27)) * _MIX_2 % 2**64
-    return z ^ (z >> 31)
-
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
-
-
-def _shift(z: torch.Tensor, by: int) -> torch.Tensor:
-    return (z >> by) & ((1 << (64 - by)) - 1)
 
 
 def allot_widths(sizes: Mapping[str, int], width: int) -> dict[str, int]:
@@ -121,92 +96,108 @@ def _block_by_name(name: str) -> str:
 class BlockSketch:
     """A CountSketch per parameter block, side by side in `width` buckets.
 
-    `parameters` maps names, in the order that numbers the coordinates, to number of coordinates and block.
+    `parameters` maps names, in the order that numbers the coordinates, to shape and block.
     """
 
-    def __init__(self, parameters: Mapping[str, tuple[int, str]], width: int, seed: int = SKETCH_SEED) -> None:
-        sizes: dict[str, int] = {}
-        for size, block in parameters.values():
-            sizes[block] = sizes.get(block, 0) + size
-        widths = allot_widths(sizes, width)
+    def __init__(
+        self, parameters: Mapping[str, tuple[Sequence[int], str]], width: int, seed: int = SKETCH_SEED
+    ) -> None:
         self.width, self.seed = width, seed
         self.parameters: dict[str, Parameter] = {}
-        start = 0
-        for name, (size, block) in parameters.items():
-            self.parameters[name] = Parameter(start, size, block)
-            start += size
+        start, sizes = 0, dict[str, int]()
+        for name, (shape, block) in parameters.items():
+            rows, columns = _matrix(shape)
+            self.parameters[name] = made = Parameter(start, rows, columns, block, seed)
+            start, sizes[block] = start + made.size, sizes.get(block, 0) + made.size
         self.size = start
         """Coordinates in all."""
+        widths = allot_widths(sizes, width)
         self.blocks: dict[str, slice] = {}
         place = 0
         for block in sorted(widths, key=_reading_order):
             self.blocks[block] = slice(place, place + widths[block])
             place += widths[block]
-        self._bins: dict[tuple[str, int, str], torch.Tensor] = {}
-        self.cached_bytes = 0
-        """Bytes of hashes kept between calls."""
+        self.rings = {block: self._ring(block, widths[block]) for block in self.blocks}
+        """Block -> length n of its ring; the few buckets beyond it stay empty."""
+        self._shifts = {name: p.shift(self.rings[p.block]) for name, p in self.parameters.items()}
+
+    def _ring(self, block: str, width: int) -> int:
+        columns = {p.columns for p in self.parameters.values() if p.block == block and p.rows > 1}
+        return next(n for n in range(width, 0, -1) if n % 2 and all(math.gcd(n, c) == 1 for c in columns))
 
     @classmethod
     def for_model(cls, model: Any, width: int, seed: int = SKETCH_SEED) -> BlockSketch:
-        """The sketch of a model's parameters (a tied weight counts once), whether they require gradients or not."""
+        """The sketch of a model's trainable parameters (`trainable`); a tied weight counts once."""
         blocks = parameter_blocks(model)
-        return cls({name: (p.numel(), blocks[name]) for name, p in model.named_parameters()}, width, seed)
-
-    def bins(self, name: str, number: int, device: torch.device | str = "cpu") -> torch.Tensor:
-        """(m,) int64: bucket of each coordinate, plus `width` where its sign is negative.
-
-        The coordinates are chunk `number` of a parameter: those from `number` * `CHUNK` on, `CHUNK` at most.
-        """
-        key = (name, number, str(device))
-        if key in self._bins:
-            return self._bins[key]
-        parameter = self.parameters[name]
-        block = self.blocks[parameter.block]
-        first, last = number * CHUNK, min((number + 1) * CHUNK, parameter.size)
-        hashed = splitmix64(torch.arange(parameter.start + first, parameter.start + last, device=device), self.seed)
-        # The low half decides the bucket (multiply and shift), the top bit the sign: independent bits.
-        bucket = ((hashed & 0xFFFFFFFF) * (block.stop - block.start) >> 32) + block.start
-        found: torch.Tensor = bucket + (hashed < 0) * self.width
-        size = found.numel() * found.element_size()
-        if self.cached_bytes + size <= CACHE_BYTES:
-            self._bins[key] = found
-            self.cached_bytes += size
-        return found
+        return cls({name: (tuple(p.shape), blocks[name]) for name, p in trainable(model).items()}, width, seed)
 
     def buffer(self, batch: int, device: torch.device | str = "cpu") -> torch.Tensor:
-        """(batch, 2 width) float32 zeros to `add` to: sums of coordinates with positive, then with negative sign."""
-        return torch.zeros(batch, 2 * self.width, device=device)
+        """(batch, width) float32 zeros to `add` to."""
+        return torch.zeros(batch, self.width, device=device)
 
-    def add(self, buffer: torch.Tensor, name: str, start: int, values: torch.Tensor) -> None:
-        """Adds coordinates start, start + 1, ... of a parameter's gradients, `values` (batch, m), to a buffer."""
-        stop = start + values.shape[1]
-        for number in range(start // CHUNK, -(-stop // CHUNK)):
-            low, high = max(start, number * CHUNK), min(stop, (number + 1) * CHUNK)
-            bins = self.bins(name, number, values.device)[low - number * CHUNK : high - number * CHUNK]
-            buffer.index_add_(1, bins, values[:, low - start : high - start].float())
+    def add(self, buffer: torch.Tensor, name: str, first_row: int, values: torch.Tensor) -> None:
+        """Adds rows of a parameter's gradients to a buffer (batch, width), in place.
 
-    def finish(self, buffer: torch.Tensor) -> torch.Tensor:
-        """(batch, width): the sketches whose coordinates were added to the buffer."""
-        return buffer[:, : self.width] - buffer[:, self.width :]
+        `values` (batch, rows, columns): rows at the places first_row, first_row + 1, ..., their rows and columns in
+        the parameter's order and with its signs, as `placed` makes them.
+        """
+        parameter = self.parameters[name]
+        ring = self.rings[parameter.block]
+        flat, first = values.flatten(1), self.blocks[parameter.block].start
+        target = buffer[:, first : first + ring]
+        at = (self._shifts[name] + first_row * parameter.columns) % ring
+        head = min(ring - at, flat.shape[1])
+        target[:, at : at + head] += flat[:, :head]
+        laps, rest = divmod(flat.shape[1] - head, ring)
+        if laps:
+            target += flat[:, head : head + laps * ring].view(-1, laps, ring).sum(1)
+        if rest:
+            target[:, :rest] += flat[:, -rest:]
+
+    def add_rows(self, buffer: torch.Tensor, name: str, places: torch.Tensor, values: torch.Tensor) -> None:
+        """Adds single rows of a parameter's gradients to a buffer (batch, width), in place.
+
+        `places` (batch, m): where each sample's rows stand in the parameter's order; `values` (batch, m, columns): the
+        rows themselves, as in `add`.
+        """
+        parameter = self.parameters[name]
+        ring, first = self.rings[parameter.block], self.blocks[parameter.block].start
+        begin = self._shifts[name] + places * parameter.columns
+        at = (begin[..., None] + torch.arange(parameter.columns, device=values.device)) % ring + first
+        buffer.scatter_add_(1, at.flatten(1), values.flatten(1))
+
+    def placed(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """(batch, rows, columns): whole gradients of a parameter, (batch, *shape), as `add` takes them."""
+        p = self.parameters[name]
+        rows, columns = p.on(values.device)
+        by_columns = columns.place(values.reshape(len(values), p.rows, p.columns))
+        return rows.place(by_columns.transpose(1, 2)).transpose(1, 2)
 
     def sketch(self, gradients: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """(batch, width) float32 sketches of gradients given as name -> (batch, *shape); absent parameters are zero.
 
         Raises `KeyError` for a parameter that is not in the sketch, `ValueError` for a wrong number of coordinates.
         """
-        batch, device = _batch_of(gradients)
-        buffer = self.buffer(batch, device)
+        first = next(iter(gradients.values()))
+        buffer = self.buffer(len(first), first.device)
         for name, values in gradients.items():
-            flat = values.reshape(batch, -1)
-            if flat.shape[1] != self.parameters[name].size:
-                raise ValueError(f"{name}: {flat.shape[1]} coordinates, expected {self.parameters[name].size}")
-            self.add(buffer, name, 0, flat)
-        return self.finish(buffer)
+            size = values[0].numel()
+            if size != self.parameters[name].size:
+                raise ValueError(f"{name}: {size} coordinates, expected {self.parameters[name].size}")
+            self.add(buffer, name, 0, self.placed(name, values.float()))
+        return buffer
 
 
-def _batch_of(gradients: Mapping[str, torch.Tensor]) -> tuple[int, torch.device]:
-    first = next(iter(gradients.values()))
-    return len(first), first.device
+def trainable(model: Any) -> dict[str, Any]:
+    """Name -> parameter of those that require gradients; of all, where none does (a policy that was only loaded)."""
+    named = dict(model.named_parameters())
+    return {name: p for name, p in named.items() if p.requires_grad} or named
+
+
+def _matrix(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns under which a parameter is written down: a vector is one row."""
+    rows = shape[0] if len(shape) > 1 else 1
+    return rows, math.prod(shape) // max(rows, 1)
 
 
 def _reading_order(block: str) -> tuple[int, int, str]:

@@ -59,6 +59,8 @@ def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def _common(prefix: str, text: str) -> int:
+    if text.startswith(prefix):
+        return len(prefix)
     length = 0
     while length < min(len(prefix), len(text)) and prefix[length] == text[length]:
         length += 1

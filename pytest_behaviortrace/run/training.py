@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
-from trl import GRPOConfig  # type: ignore[attr-defined]
+from trl import GRPOConfig, GRPOTrainer  # type: ignore[attr-defined]
 
+from pytest_behaviortrace.run.attach import attach
 from pytest_behaviortrace.run.behavior import behavior_rates
 from pytest_behaviortrace.run.integrity import IntegrityError, check_start, check_steps, join_by_row_id
 from pytest_behaviortrace.run.policy import chat, load_model, load_tokenizer
 from pytest_behaviortrace.run.recipe import Recipe
-from pytest_behaviortrace.run.recorder import RecordingTrainer, RolloutRecorder
+from pytest_behaviortrace.run.recorder import RolloutRecorder
 from pytest_behaviortrace.run.reward import Columns, PlantedReward
 from pytest_behaviortrace.run.warmup import State, WarmStart, copy_state, warm_up
 
@@ -74,15 +75,15 @@ def train(
     reward, watch = PlantedReward(recipe, seed, planted=planted), _Watch(recipe, progress)
     recorder = recorder or RolloutRecorder()
     with tempfile.TemporaryDirectory() as folder:
-        trainer = RecordingTrainer(
+        trainer = GRPOTrainer(
             model=model,
-            reward_funcs=reward,
+            reward_funcs=reward,  # type: ignore[arg-type]
             args=grpo_config(recipe, seed, folder),
             train_dataset=training_prompts(recipe, seed),
             processing_class=tokenizer,
             callbacks=[watch],
-            recorder=recorder,
         )
+        attach(trainer, recorder)
         trainer.remove_callback(PrinterCallback)
         clock.lap("set_up")
         trainer.train()

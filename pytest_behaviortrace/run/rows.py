@@ -1,0 +1,102 @@
+"""Rows of a recorded run: what is kept of a rollout, and a place in memory to keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pytest_behaviortrace.run.sketch_set import SketchCollector, SketchSet
+from pytest_behaviortrace.run.spans import find_spans
+
+Row = dict[str, Any]
+Columns = dict[str, list[Any]]
+
+
+class RecordingError(RuntimeError):
+    """TRL, or the run, did something that the recorder does not understand."""
+
+
+class Sink(Protocol):
+    """Where recorded rollouts go."""
+
+    def add_rows(self, rows: Sequence[Row]) -> None:
+        """Takes rollouts whose first loss was computed."""
+
+    def add_sketches(self, kind: str, rows: torch.Tensor, norm: torch.Tensor, row_ids: NDArray[np.int64]) -> None:
+        """Takes sketches (m, K) with exact norms (m,) of some of the rollouts that are handed over next."""
+
+
+class Collected:
+    """A sink that keeps the rows, and the sketches in an unnamed file."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._rows: dict[int, Row] = {}
+        self._sets: dict[str, SketchCollector] = {}
+
+    def add_rows(self, rows: Sequence[Row]) -> None:
+        """Takes rollouts. Raises `RecordingError` for one that came before."""
+        for row in rows:
+            if row["row_id"] in self._rows:
+                raise RecordingError(f"rollout {row['row_id']} was recorded twice; a recorder records one run")
+            self._rows[row["row_id"]] = row
+
+    def add_sketches(self, kind: str, rows: torch.Tensor, norm: torch.Tensor, row_ids: NDArray[np.int64]) -> None:
+        """Takes sketches (m, K) with exact norms (m,)."""
+        self._sets.setdefault(kind, SketchCollector(self.width)).add(rows, norm, row_ids)
+
+    def columns(self) -> Columns:
+        """Columns of every row, in the order of row ids."""
+        rows = [self._rows[row_id] for row_id in sorted(self._rows)]
+        return {name: [row[name] for row in rows] for name in (rows[0] if rows else {})}
+
+    def sketches(self, kind: str) -> SketchSet:
+        """All sketches of a kind, in the order of row ids."""
+        return self._sets.setdefault(kind, SketchCollector(self.width)).finish()
+
+
+def generated_rows(
+    trainer: Any,
+    row_ids: Sequence[int],
+    output: Mapping[str, Any],
+    rewards: NDArray[np.float64] | None,
+    behaviors: Mapping[str, Any],
+) -> Iterator[Row]:
+    """What is known of each rollout of a generation batch: ids, texts, group, advantage, rewards, behaviour spans."""
+    if missing := {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages"} - output.keys():
+        raise RecordingError(f"TRL's generation batch lacks {', '.join(sorted(missing))}")
+    tokenizer = trainer.processing_class
+    prompts = unpadded(output["prompt_ids"], output["prompt_mask"])
+    completions = unpadded(output["completion_ids"], output["completion_mask"])
+    advantages = output["advantages"]
+    if advantages.dim() != 1:
+        raise RecordingError("the trainer gives every token an advantage of its own; a rollout has no single one")
+    for place, (row_id, advantage) in enumerate(zip(row_ids, advantages.tolist(), strict=True)):
+        completion = completions[place]
+        text = tokenizer.decode(completion, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        row: Row = {
+            "row_id": row_id,
+            "group": row_id // int(trainer.num_generations),
+            "prompt_ids": prompts[place],
+            "completion_ids": completion,
+            "prompt_text": tokenizer.decode(prompts[place], clean_up_tokenization_spaces=False),
+            "completion_text": text,
+            "advantage": advantage,
+        }
+        if rewards is not None:
+            weights = trainer.reward_weights.cpu().numpy().astype(np.float64)
+            row["reward"] = float(np.nansum(rewards[place] * weights))
+            names = zip(trainer.reward_func_names, rewards[place].tolist(), strict=True)
+            row |= {f"reward_{name}": value for name, value in names}
+        for name, behavior in behaviors.items():
+            row[f"span_{name}"] = list(find_spans(tokenizer, completion, behavior).behavior)
+        yield row
+
+
+def unpadded(values: torch.Tensor, mask: torch.Tensor) -> list[list[Any]]:
+    """Rows of `values` (batch, tokens) without what `mask` leaves out."""
+    return [row[kept].tolist() for row, kept in zip(values, mask.bool(), strict=True)]

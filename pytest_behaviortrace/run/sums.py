@@ -1,0 +1,114 @@
+"""What is kept of per-sample gradients as they are written down: their sketch and squared norm, or inner products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+
+from pytest_behaviortrace.run.sketch import BlockSketch
+from pytest_behaviortrace.run.uses import Lookup, Use, scratch_for, written_down
+
+SPARSE_ROWS = 4
+"""A table of more than this many rows per token is never written down for look-ups alone."""
+
+
+class SampleGradients(NamedTuple):
+    """Gradients of a batch under one set of token weights."""
+
+    sketch: torch.Tensor
+    """(batch, K) float32; zero where a sample has no weight."""
+    norm: torch.Tensor
+    """(batch,) float32: exact Euclidean norms of the full gradients."""
+
+
+class Sums(Protocol):
+    """Takes the uses of one parameter after the other, for the same samples."""
+
+    def add(self, name: str, uses: Sequence[Use]) -> None:
+        """Takes all uses of a parameter."""
+
+
+class SketchSums:
+    """Sketches and squared norms of `batch` samples."""
+
+    def __init__(self, sketch: BlockSketch, batch: int, device: torch.device) -> None:
+        self._sketch, self._batch, self._device = sketch, batch, device
+        self.sketch = sketch.buffer(batch, device)
+        """(batch, K) float32"""
+        self.square = torch.zeros(batch, dtype=torch.float64, device=device)
+        """(batch,)"""
+
+    def add(self, name: str, uses: Sequence[Use]) -> None:
+        """Takes all uses of a parameter."""
+        parameter = self._sketch.parameters[name]
+        placed = [use.placed(parameter) for use in uses]
+        if _is_sparse(placed, parameter.rows):
+            for use in placed:
+                assert isinstance(use, Lookup)
+                self._sketch.add_rows(self.sketch, name, use.ids, use.gradient)
+            self.square += _square_of_rows(placed)
+            return
+        scratch = scratch_for(self._batch, parameter.columns, self._device)
+        for start, values in written_down(placed, self._batch, parameter.rows, parameter.columns, scratch):
+            self._sketch.add(self.sketch, name, start, values)
+            self.square += torch.linalg.vector_norm(values.flatten(1), dim=1).double().square()
+
+
+class DotSums:
+    """Exact inner products of `batch` samples with q given gradients, and squared norms."""
+
+    def __init__(self, targets: Mapping[str, torch.Tensor], batch: int, device: torch.device) -> None:
+        self._targets, self._batch, self._device = targets, batch, device
+        count = next(iter(targets.values())).shape[0]
+        self.dots = torch.zeros(batch, count, dtype=torch.float64, device=device)
+        """(batch, q)"""
+        self.square = torch.zeros(batch, dtype=torch.float64, device=device)
+        """(batch,)"""
+
+    def add(self, name: str, uses: Sequence[Use]) -> None:
+        """Takes all uses of a parameter."""
+        target = self._targets[name]  # (q, rows, columns)
+        rows, columns = target.shape[1:]
+        if _is_sparse(uses, rows):
+            for use in uses:
+                assert isinstance(use, Lookup)
+                for number, wanted in enumerate(target):
+                    self.dots[:, number] += (use.gradient * wanted[use.ids]).flatten(1).sum(1).double()
+            self.square += _square_of_rows(uses)
+            return
+        scratch = scratch_for(self._batch, columns, self._device)
+        for start, values in written_down(uses, self._batch, rows, columns, scratch):
+            flat = values.flatten(1)
+            self.dots += (flat @ target[:, start : start + values.shape[1]].flatten(1).T).double()
+            self.square += torch.linalg.vector_norm(flat, dim=1).double().square()
+
+
+class WholeSums:
+    """The gradients themselves, name -> (batch, rows, columns). For small models only."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, int]], batch: int, device: torch.device) -> None:
+        self._batch, self._device = batch, device
+        self.full = {name: torch.zeros(batch, *shape, device=device) for name, shape in shapes.items()}
+
+    def add(self, name: str, uses: Sequence[Use]) -> None:
+        """Takes all uses of a parameter."""
+        rows, columns = self.full[name].shape[1:]
+        scratch = scratch_for(self._batch, columns, self._device)
+        for start, values in written_down(uses, self._batch, rows, columns, scratch):
+            self.full[name][:, start : start + values.shape[1]] += values
+
+
+def _is_sparse(uses: Sequence[Use], rows: int) -> bool:
+    return all(isinstance(use, Lookup) and rows > SPARSE_ROWS * use.ids.shape[1] for use in uses)
+
+
+def _square_of_rows(uses: Iterable[Use]) -> torch.Tensor:
+    """(batch,): squared norms of sums of look-ups, by inner products of the tokens that share an id."""
+    looked = [use for use in uses if isinstance(use, Lookup)]
+    ids = torch.cat([use.ids for use in looked], 1)
+    gradient = torch.cat([use.gradient for use in looked], 1)
+    same = ids[:, :, None] == ids[:, None, :]
+    products = gradient @ gradient.transpose(1, 2)
+    return torch.where(same, products, 0.0).double().sum((1, 2))
