@@ -45,7 +45,19 @@ def test_only_run_imports_the_heavy_libraries(name: str) -> None:
         assert not {module.split(".")[0] for module in imports(MODULES[name])} & HEAVY
 
 
-LIGHT = ("recipe", "recipe_file", "recipe_parser", "store", "cache", "orchestrate", "manifest", "formats", "progress")
+LIGHT = (
+    "recipe",
+    "recipe_file",
+    "recipe_parser",
+    "store",
+    "cache",
+    "orchestrate",
+    "manifest",
+    "formats",
+    "progress",
+    "lock",
+    "leftovers",
+)
 
 
 @pytest.mark.parametrize("name", LIGHT)
