@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_behaviortrace.calibration import command
+from pytest_behaviortrace.run import budget_command
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         help="then replay each run without its ground truth, and print whether that is the cause (minutes per seed)",
     )
     train.add_argument("--plant", metavar="P", help="behaviour to verify (default: the recipe's first)")
+    budget_command.add_arguments(train)
 
     calibrate = commands.add_parser(
         "calibrate", parents=[where], help="measure how often the checks pass what is worthless, and what is not",
@@ -126,6 +128,8 @@ def _ensured(
 
 
 def _train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    if (code := budget_command.run(args)) is not None:
+        return code
     trained = _ensured(args.recipe, args.plant, args.seeds, args.draws, args.cache_dir, parser)
     if isinstance(trained, int):
         return trained

@@ -57,6 +57,12 @@ LIGHT = (
     "progress",
     "lock",
     "leftovers",
+    "completeness",
+    "architecture",
+    "footprint",
+    "budget",
+    "budget_report",
+    "budget_command",
 )
 
 

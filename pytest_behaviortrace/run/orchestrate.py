@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_behaviortrace.run import worker
-from pytest_behaviortrace.run.cache import Unwritable, no_room, no_room_error, require_writable
+from pytest_behaviortrace.run.cache import CacheError, Unwritable, no_room, no_room_error, require_writable
 from pytest_behaviortrace.run.leftovers import set_aside, sweep, sweep_unit
 from pytest_behaviortrace.run.lock import BuildLock, NoLocks, building, worker_place
 from pytest_behaviortrace.run.manifest import flush
 from pytest_behaviortrace.run.process import Events, Running, Task, end, ending, interrupts_later, start, tail
 from pytest_behaviortrace.run.progress import Display, Silent
+from pytest_behaviortrace.run.requirements import unmet
 from pytest_behaviortrace.run.store import Store
 
 if TYPE_CHECKING:
@@ -39,6 +40,10 @@ Tiny tensors do not profit from threads, so each worker has one.
 
 LOOK_EVERY = 0.5
 """Seconds between two looks at what others build."""
+
+
+class CannotTrain(CacheError):
+    """Units are missing, and this machine lacks what their recipe needs to be trained; the message says what."""
 
 
 class TrainingFailed(Exception):
@@ -65,13 +70,15 @@ def ensure(
     published whole, by a rename, as soon as it is finished: whatever interrupts this (an exception, Ctrl-C, kill -9),
     finished units stay and no half of one is ever seen.
 
-    Raises `TrainingFailed`, `Unwritable` or `NoRoom` (see `cache`).
+    Raises `TrainingFailed`, `CannotTrain`, `Unwritable` or `NoRoom` (see `cache`).
     """
     seeds, draws = sorted(set(seeds)), sorted(set(draws))
     show = display or Silent()
     store = Store(cache_dir, recipe)
     if not store.problems(seeds, draws):
         return store
+    if lacking := unmet(recipe):
+        raise CannotTrain(lacking)
     require_writable(store.cache_dir)
     require_writable(store.folder)
     try:
