@@ -73,7 +73,8 @@ class Watched(RecordingTrainer):
         probe = model.model.layers[1].self_attn.q_proj
 
         def note(module: Any, given: Any, output: torch.Tensor) -> None:
-            if torch.is_grad_enabled():  # completions are sampled without
+            # Completions are sampled without gradients, rollouts recorded in evaluation mode.
+            if module.training and torch.is_grad_enabled():
                 calls.append(1)
                 kinds.add(output.dtype)
 

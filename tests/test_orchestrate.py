@@ -129,8 +129,9 @@ def test_four_processes_build_once(cache, fake_build, tmp_path):
     assert built(tmp_path) == Counter(UNITS)
     told = [line for out, _ in outputs for line in out.splitlines() if "waiting for" in line]
     assert len(told) >= 2  # two places to work on this machine, four sessions
-    pids = {s.pid for s in sessions}
-    assert {int(re.search(r"waiting for process (\d+) on \S+, since", line)[1]) for line in told} <= pids
+    named = [int(m[1]) for line in told if (m := re.search(r"waiting for process (\d+) on \S+, since", line))]
+    assert named  # who has just let go, or just begun, may be told as "another process"
+    assert set(named) <= {s.pid for s in sessions}
 
 
 def test_at_most_two_workers_run_and_draws_fill_the_gap(cache, fake_build):
