@@ -7,8 +7,10 @@ import fcntl
 import json
 import os
 import re
+import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,7 +68,7 @@ def units(seeds, draws=DRAWS) -> Counter[str]:
 
 
 def test_two_machines_train_disjoint_seeds_at_the_same_time(cache, recipe, fake_build, tmp_path):
-    fake_build(sleep=1.5)
+    fake_build(sleep=3.0)
     sessions = [session(cache, [0, 1], DRAWS, "left"), session(cache, [2, 3], DRAWS, "right")]
     most, outputs = watch(sessions, cache)
     assert most == 2 * SIDE_BY_SIDE
@@ -93,6 +95,19 @@ def test_one_machine_keeps_to_its_workers_whatever_the_number_of_processes(cache
     most, _ = watch([session(cache, [seed], [0]) for seed in range(3)], cache)
     assert most == SIDE_BY_SIDE
     assert built(tmp_path) == units(range(3), [0])
+
+
+def test_a_recipe_in_mixed_precision_has_the_machine_to_itself(cache, recipe, fake_build, tmp_path):
+    fake_build(sleep=0.6)
+    large = replace(recipe, grpo=replace(recipe.grpo, precision="bfloat16"))
+    made = threading.Thread(target=make, args=(large, cache, [0, 1], [0]))
+    made.start()
+    most = 0
+    while made.is_alive():
+        most = max(most, len(workers_of(cache)))
+        time.sleep(0.02)
+    assert most == 1
+    assert built(tmp_path) == units([0, 1], [0])
 
 
 # -- the dead and the living -------------------------------------------------------------------------------------------

@@ -42,6 +42,11 @@ LOOK_EVERY = 0.5
 """Seconds between two looks at what others build."""
 
 
+def side_by_side(recipe: Recipe) -> int:
+    """Workers at a time for a recipe: one in mixed precision, which is for policies that fill a GPU."""
+    return 1 if recipe.grpo.precision == "bfloat16" else SIDE_BY_SIDE
+
+
 class CannotTrain(CacheError):
     """Units are missing, and this machine lacks what their recipe needs to be trained; the message says what."""
 
@@ -66,7 +71,7 @@ def ensure(
     """A store in which every given draw of every given seed is present and undamaged.
 
     A hit takes no lock and needs no write access. On a miss each unit is trained by whichever process takes its lock
-    first, at most `SIDE_BY_SIDE` of them on this machine; what another process trains is waited for. Each unit is
+    first, at most `side_by_side` of them on this machine; what another process trains is waited for. Each unit is
     published whole, by a rename, as soon as it is finished: whatever interrupts this (an exception, Ctrl-C, kill -9),
     finished units stay and no half of one is ever seen.
 
@@ -113,6 +118,11 @@ class _Build:
     told: set[str] = field(default_factory=set)
     next_look: float = 0.0
 
+    @property
+    def most(self) -> int:
+        """Workers at a time."""
+        return side_by_side(self.recipe)
+
     def run(self) -> None:
         """Build every requested unit that cannot be used, longest first, and publish each when it is finished."""
         self.store.folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +138,7 @@ class _Build:
             self.display.start(self.planned)
             while self.waiting or self.running:
                 if time.monotonic() >= self.next_look:
-                    while self.waiting and len(self.running) < SIDE_BY_SIDE and self._start_one():
+                    while self.waiting and len(self.running) < self.most and self._start_one():
                         pass
                     self.next_look = time.monotonic() + LOOK_EVERY
                 if self.waiting or self.running:
@@ -153,9 +163,9 @@ class _Build:
     def _start_one(self) -> bool:
         """Start the longest unit that can start now and that nobody else builds; False if there is none, or no room."""
         with interrupts_later():
-            place = worker_place(self.store.cache_dir, SIDE_BY_SIDE)
+            place = worker_place(self.store.cache_dir, self.most)
             if isinstance(place, str):
-                self._tell_wait("place", f"waiting for {place}: {SIDE_BY_SIDE} workers run on this machine already")
+                self._tell_wait("place", f"waiting for {place}: as many workers run on this machine as may")
                 return False
             with contextlib.ExitStack() as undo:
                 undo.callback(place.release)
