@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_behaviortrace.calibration import command
+from pytest_behaviortrace.run import budget_command
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
@@ -21,7 +22,7 @@ EXIT_CODES = """\
 exit codes:
   0    done
   1    it did not work: training failed, the disk is full; or verification, a cache check or a calibration found
-       something wrong (for calibrate also: too few repetitions to tell)
+       something wrong or missing (for calibrate also: too few repetitions to tell)
   2    usage error: an argument or a recipe is wrong
   130  interrupted (Ctrl-C); finished units are kept
 """
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         help="then replay each run without its ground truth, and print whether that is the cause (minutes per seed)",
     )
     train.add_argument("--plant", metavar="P", help="behaviour to verify (default: the recipe's first)")
+    budget_command.add_arguments(train)
 
     calibrate = commands.add_parser(
         "calibrate", parents=[where], help="measure how often the checks pass what is worthless, and what is not",
@@ -72,22 +74,32 @@ def _parser() -> argparse.ArgumentParser:
     cache = commands.add_parser(
         "cache",
         parents=[where],
-        help="list, check or clear what is on disk",
+        help="list, check or clear what is on disk, tell what is missing",
         epilog=EXIT_CODES,
         formatter_class=style,
     )
     cache.add_argument(
-        "action", nargs="?", choices=("list", "check", "clear", "path"), default="list", metavar="ACTION"
+        "action", nargs="?", choices=("list", "check", "missing", "clear", "path"), default="list", metavar="ACTION"
     )
     cache.set_defaults(usage_error=cache.error)
     what = cache.add_argument_group("what to clear").add_mutually_exclusive_group()
     what.add_argument("--all", action="store_true", help="everything")
-    what.add_argument("--recipe", metavar="R", help="everything of the recipe of that name, in any version")
+    what.add_argument(
+        "--recipe",
+        metavar="R",
+        help="everything of the recipe of that name, in any version (`missing`: of this recipe)",
+    )
     what.add_argument(
         "--stale", action="store_true", help="units of other suite or library versions than installed now"
     )
     what.add_argument("--leftovers", action="store_true", help="what dead builds left")
-    cache.description = "Actions: list (default), check (hash every file), clear (says what with an option), path."
+    units = cache.add_argument_group("what `missing` looks for, of --recipe (default: tiny)")
+    units.add_argument("--seeds", type=_seeds, metavar="S", help="such as 0-2 or 0,3 (default: 0-2)")
+    units.add_argument("--draws", type=_count, metavar="N", help="draws per seed (default: 2)")
+    cache.description = (
+        "Actions: list (default), check (hash every file), missing (hash the units a session would need, and tell how "
+        "to train what is not there; exit code 1 if anything is not), clear (says what with an option), path."
+    )
 
     commands.add_parser("list", help="list estimators, checks and recipes", epilog=EXIT_CODES, formatter_class=style)
     return parser
@@ -116,6 +128,8 @@ def _ensured(
 
 
 def _train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    if (code := budget_command.run(args)) is not None:
+        return code
     trained = _ensured(args.recipe, args.plant, args.seeds, args.draws, args.cache_dir, parser)
     if isinstance(trained, int):
         return trained
@@ -165,6 +179,10 @@ def _cache(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     from pytest_behaviortrace.run import cache
 
     folder = args.cache_dir or cache.default_cache_dir()
+    if args.action == "missing":
+        return _missing(args, parser)
+    if args.seeds is not None or args.draws is not None:
+        args.usage_error("--seeds and --draws say what `cache missing` looks for")
     chosen = args.all or args.recipe or args.stale or args.leftovers
     if (args.action == "clear") != bool(chosen):
         args.usage_error("--all, --recipe, --stale and --leftovers say what `cache clear` clears; it needs one of them")
@@ -182,6 +200,26 @@ def _cache(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     found = cache.entries(folder, hashes=args.action == "check")
     print(cache.table(folder, found))
     return 1 if args.action == "check" and any(entry.state == "damaged" for entry in found) else 0
+
+
+def _missing(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Tell which of the asked units a session would have to train, and how to train them; 1 if there are any."""
+    from pytest_behaviortrace.run import cache, completeness
+    from pytest_behaviortrace.run.recipe import Recipe
+    from pytest_behaviortrace.run.store import Store
+
+    if args.all or args.stale or args.leftovers:
+        args.usage_error("--all, --stale and --leftovers say what `cache clear` clears")
+    name = args.recipe or "tiny"
+    try:
+        recipe = Recipe.load(name)
+    except ValueError as error:
+        parser.error(str(error))
+    store = Store(args.cache_dir or cache.default_cache_dir(), recipe)
+    seeds, draws = args.seeds or [0, 1, 2], 2 if args.draws is None else args.draws
+    found = completeness.examine(store, seeds, draws)
+    print(completeness.table(found, name, args.cache_dir))
+    return 0 if found.complete else 1
 
 
 def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

@@ -45,7 +45,25 @@ def test_only_run_imports_the_heavy_libraries(name: str) -> None:
         assert not {module.split(".")[0] for module in imports(MODULES[name])} & HEAVY
 
 
-LIGHT = ("recipe", "recipe_file", "recipe_parser", "store", "cache", "orchestrate", "manifest", "formats", "progress")
+LIGHT = (
+    "recipe",
+    "recipe_file",
+    "recipe_parser",
+    "store",
+    "cache",
+    "orchestrate",
+    "manifest",
+    "formats",
+    "progress",
+    "lock",
+    "leftovers",
+    "completeness",
+    "architecture",
+    "footprint",
+    "budget",
+    "budget_report",
+    "budget_command",
+)
 
 
 @pytest.mark.parametrize("name", LIGHT)

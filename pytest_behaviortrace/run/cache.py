@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -16,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal, Protocol
 
+from pytest_behaviortrace.run.leftovers import BUILD_PREFIX as BUILD_PREFIX
+from pytest_behaviortrace.run.leftovers import remove_unit
 from pytest_behaviortrace.run.lock import all_locked
 from pytest_behaviortrace.run.manifest import (
     SCHEMA,
@@ -29,9 +30,6 @@ from pytest_behaviortrace.suite import SUITE
 
 LIBRARIES = ("torch", "transformers", "trl")
 """Libraries whose version changes what a run produces: part of the key."""
-
-BUILD_PREFIX = ".build-"
-"""Start of the name of a folder that is being built, or was when its build died."""
 
 LOGS = "logs"
 _RECIPE_FOLDER = re.compile(r"(?P<recipe>.+)-(?P<key>[0-9a-f]{12})")
@@ -232,27 +230,6 @@ def clear(cache_dir: Path, *, recipe: str | None = None, stale: bool = False, le
             if everything or not any(path.name != LOGS for path in folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)
     return victims
-
-
-def remove_unit(path: Path) -> None:
-    """Delete a unit folder so that no reader can meet half of it: it is renamed away first."""
-    shutil.rmtree(set_aside(path), ignore_errors=True)
-
-
-def set_aside(path: Path) -> Path:
-    """Rename a unit folder, if there is one, to a name that no reader looks at and `sweep` deletes; returns it."""
-    aside = path.with_name(f"{BUILD_PREFIX}removed-{path.name.lstrip('.')}-{os.getpid()}-{time.monotonic_ns()}")
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(path, aside)
-    return aside
-
-
-def sweep(folder: Path) -> list[Path]:
-    """Delete what dead builds left in a recipe folder. The caller holds the folder's lock, so no build is alive."""
-    dead = [path for path in folder.glob(f"{BUILD_PREFIX}*") if path.is_dir()]
-    for path in dead:
-        shutil.rmtree(path, ignore_errors=True)
-    return dead
 
 
 def folder_bytes(folder: Path) -> int:

@@ -12,8 +12,11 @@ if TYPE_CHECKING:
 
 LEAST_COVERED = 0.999
 """Share of the trainer's own squared gradient norm that the recorded rollouts must explain; the rest is rounding."""
-CANCELLED = 1e-6
-"""Where rollouts cancel each other so far, rounding is all that is left to compare."""
+ROUNDING = {True: 1e-6, False: 4e-4}
+"""What rounding may leave, in squared norms of single rollouts: in float32, and in mixed or lower precision.
+
+Where rollouts cancel each other, it is all that is left to compare.
+"""
 
 
 class IntegrityError(RuntimeError):
@@ -80,10 +83,13 @@ def check_sum(trainer: Any, sketch: BlockSketch, model: Any, shares: torch.Tenso
         return False
     truth = sketch.sketch({name: own[name] for name in sketch.parameters if name in own})[0]
     size = float(truth.double().square().sum())
-    if size <= CANCELLED * each:
+    exact = accelerator.mixed_precision == "no" and all(p.dtype == truth.dtype for p in model.parameters())
+    noise = ROUNDING[exact] * each
+    if size <= noise:
         return False
-    covered = 1.0 - float((truth - shares).double().square().sum()) / size
-    if covered < LEAST_COVERED:
+    missing = float((truth - shares).double().square().sum())
+    covered = 1.0 - missing / size
+    if covered < LEAST_COVERED and missing > noise:
         raise IntegrityError(
             f"the recorded rollouts add up to {covered:.1%} of the trainer's own gradient (squared norm): its loss, or "
             f"its model, holds something that rollouts have no share in; it cannot be recorded"

@@ -18,7 +18,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from pytest_behaviortrace.run import handover, worker
-from pytest_behaviortrace.run.cache import BUILD_PREFIX, LOGS
+from pytest_behaviortrace.run.cache import LOGS
+from pytest_behaviortrace.run.leftovers import BUILD_PREFIX
 from pytest_behaviortrace.run.store import Store, draw_unit, seed_unit
 
 if TYPE_CHECKING:

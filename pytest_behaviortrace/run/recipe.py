@@ -139,6 +139,8 @@ class Grpo:
     max_grad_norm: float
     precision: str
     gradient_checkpointing: bool
+    use_vllm: bool = False
+    """Whether completions are sampled by vLLM, beside the policy on one GPU. Another sampler, so another recipe."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,8 @@ class Recipe:
         files = self.policy.files()
         # Where a local folder lies does not matter, what lies in it does.
         content["policy"] = {"source": None if files else self.policy.source, "files": files}
+        if not self.grpo.use_vllm:  # recipes from before there was a choice keep their hash
+            del content["grpo"]["use_vllm"]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 

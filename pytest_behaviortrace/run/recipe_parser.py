@@ -218,6 +218,7 @@ def _grpo(table: Table) -> Grpo:
         max_grad_norm=table.number("max_grad_norm", 0.0),
         precision=table.string("precision", PRECISIONS),
         gradient_checkpointing=table.boolean("gradient_checkpointing"),
+        use_vllm=table.boolean("use_vllm") if table.has("use_vllm") else False,
     )
     if grpo.beta:
         raise table.error("beta", f"is {grpo.beta}", "write 0: the objective is recorded without a KL term")

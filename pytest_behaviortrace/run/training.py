@@ -20,6 +20,7 @@ from pytest_behaviortrace.run.integrity import IntegrityError, check_start, chec
 from pytest_behaviortrace.run.policy import chat, load_model, load_tokenizer
 from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.recorder import RolloutRecorder
+from pytest_behaviortrace.run.requirements import vllm_lacking
 from pytest_behaviortrace.run.reward import Columns, PlantedReward
 from pytest_behaviortrace.run.warmup import State, WarmStart, copy_state, warm_up
 
@@ -132,8 +133,13 @@ def training_prompts(recipe: Recipe, seed: int) -> Dataset:
 
 
 def grpo_config(recipe: Recipe, seed: int, folder: str) -> GRPOConfig:
-    """TRL's settings for a run; one generation batch per optimizer step, so that training is on-policy."""
+    """TRL's settings for a run; one generation batch per optimizer step, so that training is on-policy.
+
+    Raises `IntegrityError` for a recipe that asks for vLLM where it cannot run.
+    """
     settings, gpu = recipe.grpo, torch.cuda.is_available()
+    if settings.use_vllm and (lacking := vllm_lacking(lambda: gpu)):
+        raise IntegrityError(lacking)
     return GRPOConfig(
         output_dir=folder,
         seed=seed,
@@ -165,6 +171,11 @@ def grpo_config(recipe: Recipe, seed: int, folder: str) -> GRPOConfig:
         save_strategy="no",
         logging_strategy="no",
         disable_tqdm=True,
+        # vLLM takes the weights of the policy before every step. The correction would reweight each rollout by what
+        # two kernels disagree on, and its gradient would no longer be that of its own loss term.
+        use_vllm=settings.use_vllm,
+        vllm_mode="colocate",
+        vllm_importance_sampling_correction=False,
     )
 
 

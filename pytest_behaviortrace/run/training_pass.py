@@ -62,6 +62,8 @@ class TrainingPass:
         """(batch, completion tokens): gradient of the loss at TRL's token log-probabilities."""
         self._calls: dict[nn.Module, Call] = {}
         self._given: dict[nn.Module, torch.Tensor] = {}
+        self._early: dict[nn.Module, torch.Tensor] = {}
+        """Gradients at the last module of a checkpointed layer, which come before the layer is run again."""
         self._bins: list[_Bin] = []
         self._logprobs: torch.Tensor | None = None
         self._hidden: torch.Tensor | None = None
@@ -76,6 +78,8 @@ class TrainingPass:
             # What a checkpointed layer is given is kept when it runs again, not before: that is its point.
             if torch.is_grad_enabled() and (self._going_back or module not in again):
                 self._given[module] = given[0].detach()
+                if module in self._early:
+                    self._arrived(module, self._early.pop(module))
 
         def after(module: nn.Module, given: tuple[Any, ...], output: torch.Tensor) -> None:
             if not torch.is_grad_enabled() or not output.requires_grad:
@@ -100,6 +104,7 @@ class TrainingPass:
     def __exit__(self, *problem: object) -> None:
         self._stack.close()
         self._given.clear()
+        self._early.clear()
 
     def predicted(self, logprobs: torch.Tensor) -> None:
         """Tells which (batch, completion tokens) log-probabilities the trainer's loss is made of."""
@@ -177,7 +182,8 @@ class TrainingPass:
         if not self._bins:
             return
         if given is None:
-            raise UnsupportedModel(f"{self.capture.modules[module]} was not run again on the way back")
+            self._early[module] = gradient
+            return
         self.capture.check_shape(module, gradient, len(self.ids))
         self.capture.verify(Call(module, given, self._calls[module].output))
         names = self.capture.parameters_of(module)
