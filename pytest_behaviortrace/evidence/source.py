@@ -80,7 +80,7 @@ class Source:
         """
         advantage = np.asarray(self.table(seed, "rollouts")["advantage"], np.float32)
         order = self.shuffler(seed, ORDER_STREAM, 3).permutation(len(advantage))
-        return (self.store.seed(seed).sketches("gradients").dense(len(advantage)) * advantage[:, None])[order]
+        return self.store.seed(seed).sketches("gradients").dense(len(advantage), order, advantage[order])
 
     def in_context_target(self, seed: int, plant: str, without: int | None = None, half: int | None = None) -> F32:
         """(K,): mean behaviour-span gradient of the siblings of every draw but `without`.
