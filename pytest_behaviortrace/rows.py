@@ -22,7 +22,7 @@ F32 = NDArray[np.float32]
 Fill = Callable[[slice, F32], None]
 """Fills the rows of a stretch, (rows, K), whose content is undefined before."""
 
-LARGE = 256 << 20
+LARGE = 64 << 20
 """Bytes from which an array lies in a file. The embedded run's largest has 42 MB."""
 STRETCH = 8 << 20
 """Bytes of float32 rows that are made or read at a time. Twice as much, in double precision, is still below the size

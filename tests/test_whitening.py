@@ -29,6 +29,7 @@ def by_definition(rows, target):
 @pytest.mark.parametrize("single", [False, True], ids=["double", "single, refined"])
 @pytest.mark.parametrize("strongest", [1.0, 1e2, 1e4])
 def test_both_precisions_give_the_definition(shape, single, strongest, monkeypatch):
+    monkeypatch.setattr(whitening, "PANEL", 17)
     monkeypatch.setattr(whitening, "LARGE", 0 if single else 1 << 60)
     rows, target = reference(*shape, strongest=strongest), np.random.default_rng(1).normal(size=shape[1])
     found = Whitening(rows).solve(rows, target)

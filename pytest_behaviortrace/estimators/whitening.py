@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.rows import frozen, in_stretches, owner
+from pytest_behaviortrace.rows import frozen, give_back, in_stretches, owner
 
 Matrix = NDArray[np.floating[Any]]
 Vector = NDArray[np.float64]
@@ -26,6 +26,8 @@ RIDGE = 0.1
 """Ridge of `trak` as a share of the mean diagonal of the Gram matrix (PAPER.md)."""
 COLUMNS = 512
 """Columns of a dual Gram matrix turned into double precision at a time."""
+PANEL = 1024
+"""Rows added to a primal Gram matrix at a time: so many that computing outweighs reading and writing the matrix."""
 LARGE = 1 << 36
 """Multiplications behind a Gram matrix from which it is computed in single precision: above a second or two."""
 TOLERANCE = 1e-10
@@ -88,7 +90,7 @@ class Whitening:
         rows = np.ascontiguousarray(reference[self._there], np.float32) if self._dual else reference
         try:
             if self._factor is None:
-                gram = _single_gram(rows, self._dual)
+                gram = _single_gram(rows, self._there, self._dual)
                 gram[np.diag_indices_from(gram)] += np.float32(self.ridge)
                 self._factor = cho_factor(gram, lower=True, overwrite_a=True, check_finite=False)[0]
             factor = self._factor
@@ -206,16 +208,17 @@ def _gram(reference: Matrix, dual: bool) -> NDArray[np.float64]:
     return gram
 
 
-def _single_gram(rows: NDArray[np.float32], dual: bool) -> NDArray[np.float32]:
-    """Lower triangle of FF' or F'F, in place and without temporaries of its size."""
+def _single_gram(rows: Matrix, there: NDArray[np.intp], dual: bool) -> NDArray[np.float32]:
+    """Lower triangle of FF', or of F'F from the rows that are `there`, in place and without temporaries of its size."""
     from scipy.linalg.blas import ssyrk
 
     if dual:
         return np.asarray(ssyrk(1.0, rows.T, trans=1, lower=1))
     gram = np.zeros((rows.shape[1],) * 2, np.float32, order="F")
-    for _, block in in_stretches(rows):
-        there = block[np.any(block, axis=1)]
-        gram = ssyrk(1.0, there.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
+    for start in range(0, len(there), PANEL):
+        block = np.asarray(rows[there[start : start + PANEL]], np.float32)
+        give_back(rows)
+        gram = ssyrk(1.0, block.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
     return gram
 
 

@@ -109,12 +109,38 @@ def read_array(path: Path) -> NDArray[Any]:
         return cast("NDArray[Any]", np.load(path, allow_pickle=False))
 
 
-def read_table(path: Path) -> dict[str, Column]:
-    """A table as columns: numbers and flags as read-only arrays, strings as a list, lists as a list of arrays."""
-    import pyarrow.parquet as pq
+def read_table(path: Path) -> Table:
+    """A table as columns, each read on first use."""
+    return Table(path)
 
-    content = pq.read_table(path, use_threads=False, memory_map=True)
-    return {column: _column(content.column(column).combine_chunks()) for column in content.column_names}
+
+class Table(Mapping[str, Column]):
+    """Columns of a Parquet file: numbers and flags as read-only arrays, strings as a list, lists as a list of arrays.
+
+    Each is read when it is first asked for: the texts of a long run take more memory than all that grading needs.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self._path, self._names = path, tuple(pq.read_schema(path, memory_map=True).names)
+        self._read: dict[str, Column] = {}
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._read:
+            if name not in self._names:
+                raise KeyError(name)
+            import pyarrow.parquet as pq
+
+            content = pq.read_table(self._path, columns=[name], use_threads=False, memory_map=True)
+            self._read[name] = _column(content.column(name).combine_chunks())
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _column(values: Any) -> Column:

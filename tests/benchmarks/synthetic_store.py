@@ -2,8 +2,7 @@
 
 Labels, rewards and advantages follow the recipe's rules (own prompts, eligibility coins, a bonus inside the window);
 gradients are a shared direction, some fading ones, the topic, the behaviour where it is shown, and noise. Rollouts grow
-by the number of steps, as a longer run of the same trainer would; siblings and null rollouts with a gradient stay as
-many as the recipe's draws and window give.
+by the number of steps, as a longer run of the same trainer would; siblings stay as many as the recipe draws.
 """
 
 from __future__ import annotations
