@@ -16,6 +16,7 @@ from pytest_behaviortrace.evidence import Rollouts
 from pytest_behaviortrace.gates import MIXTURE, Replicated, contest
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.problem import AttributionProblem
+from pytest_behaviortrace.rows import scaled
 from pytest_behaviortrace.verdict import decide
 
 CONTROLS = ("norm-only", "update-magnitude")
@@ -75,19 +76,12 @@ def rescaled(problem: AttributionProblem, factor: NDArray[Any] | None = None) ->
     Advantages stay; the reference set, which is made of the same rollouts, follows. Models cannot be rescaled.
     """
 
-    def scaled(name: str) -> Any:
-        rows = getattr(problem, name)
-        if factor is not None:
-            return rows * factor[:, None].astype(np.float32)
-        norm = np.linalg.norm(rows, axis=1, keepdims=True)
-        return np.divide(rows, norm, out=np.zeros_like(rows), where=norm > 0)
-
     norm = problem.gradient_norm
     return problem.replacing(
-        gradients=lambda: scaled("gradients"),
-        span_gradients=lambda: scaled("span_gradients"),
+        gradients=lambda: scaled(problem.gradients, factor),
+        span_gradients=lambda: scaled(problem.span_gradients, factor),
         gradient_norm=(norm > 0).astype(np.float32) if factor is None else norm * factor.astype(np.float32),
-        reference=lambda: scaled("gradients") * problem.advantage[:, None].astype(np.float32),
+        reference=lambda: scaled(problem.gradients, factor, times=problem.advantage),
         carried=problem.carried.without("model"),
     )
 

@@ -29,7 +29,7 @@ def test_lookalikes(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
     scores = bt_case.scores(rollouts.key, rollouts.problem)
     group = rollouts.problem.group
     pairs = statistics.within_group_pairs(rollouts.truth, group, rollouts.lookalike)
-    auc = Replicated.auc(scores, pairs, bt_case.bootstrap(("look-alikes", bt_seed), group))
+    auc = Replicated.auc(scores, pairs, bt_case.bootstrap(("prompt groups", bt_seed), group))
     decision = decide(
         contest("AUC against look-alikes", auc, CHANCE, {}),
         [Floor("ground-truth x look-alike pairs", len(pairs), LEAST_PAIRS)],
@@ -53,7 +53,7 @@ def null_auc(case: Case, seed: int) -> float:
     heads = case.grader.memo(
         ("coin", seed), lambda: coin(seed, len(scores), len(up), COIN_FLIPS * case.grader.resamples)
     )
-    sums = statistics.average_ranks(scores)[heads].sum(axis=1)
+    sums = sums_of(heads, statistics.average_ranks(scores))
     tossed = (sums - len(up) * (len(up) + 1) / 2) / (len(up) * len(down))
     as_extreme = int(np.count_nonzero(np.abs(tossed - CHANCE) >= abs(observed - CHANCE) - 1e-12))
     if (as_extreme + 1) / (len(heads) + 1) < LEAK_LEVEL:
@@ -64,12 +64,29 @@ def null_auc(case: Case, seed: int) -> float:
     return observed
 
 
-def coin(seed: int, n: int, heads: int, flips: int) -> NDArray[np.int32]:
-    """(flips, heads): which of n rollouts would have been eligible, had the coin fallen otherwise."""
-    rng, items = np.random.default_rng((seed, 6)), np.arange(n, dtype=np.int32)
-    return np.concatenate([rng.permuted(np.tile(items, (part, 1)), axis=1)[:, :heads] for part in chunks(flips)])
+def coin(seed: int, n: int, heads: int, flips: int) -> NDArray[np.uint8]:
+    """(flips, n bits): which of n rollouts would have been eligible, had the coin fallen otherwise."""
+    rng, items, tossed = np.random.default_rng((seed, 6)), np.arange(n, dtype=np.int32), []
+    for part in chunks(flips, n):
+        order = rng.permuted(np.tile(items, (part, 1)), axis=1)
+        fallen = np.zeros((part, n), bool)
+        np.put_along_axis(fallen, order[:, :heads], True, axis=1)
+        tossed.append(np.packbits(fallen, axis=1))
+    return np.concatenate(tossed)
 
 
-def chunks(flips: int, most: int = 1000) -> list[int]:
-    """Flips in parts, so that few whole permutations are held at a time."""
-    return [min(most, flips - start) for start in range(0, flips, most)]
+def sums_of(heads: NDArray[np.uint8], ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(flips,): total rank of the eligible; ranks are halves, so that sums are exact in any order."""
+    n, sums = len(ranks), np.empty(len(heads))
+    start = 0
+    for part in chunks(len(heads), n):
+        bits = np.unpackbits(heads[start : start + part], axis=1, count=n)
+        sums[start : start + part] = bits.astype(np.float64) @ ranks
+        start += part
+    return sums
+
+
+def chunks(flips: int, n: int, most: int = 1000, size: int = 2_000_000) -> list[int]:
+    """Flips of n coins in parts, so that few whole permutations are held at a time."""
+    part = min(most, max(1, size // max(n, 1)))
+    return [min(part, flips - start) for start in range(0, flips, part)]

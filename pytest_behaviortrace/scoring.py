@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import random
 import signal
 import sys
@@ -25,7 +26,8 @@ from pytest_behaviortrace.estimator import (
     needs_of,
 )
 from pytest_behaviortrace.isolation import Isolated
-from pytest_behaviortrace.problem import AttributionProblem
+from pytest_behaviortrace.problem import COLUMNS, AttributionProblem
+from pytest_behaviortrace.rows import sealed
 
 SAMPLING_INTERVAL = 0.02
 """Seconds between two looks at the process's memory while an estimator runs."""
@@ -33,7 +35,10 @@ SAMPLING_INTERVAL = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Scores of one problem, (n,) float64, with what they cost: wall seconds and growth of resident memory in bytes."""
+    """Scores of one problem, (n,) float64, with what they cost: wall seconds and growth of memory in bytes.
+
+    Mapped pages of files do not count: the system takes them back when it needs them.
+    """
 
     scores: NDArray[np.float64]
     seconds: float
@@ -121,10 +126,11 @@ def _first_line(error: BaseException) -> str:
 
 
 def _digest(problem: AttributionProblem) -> dict[str, int]:
-    """A checksum of every array the estimator could have reached (already made ones only; the rest is made fresh)."""
-    arrays: dict[str, Any] = {n: getattr(problem, n) for n in ("step", "group", "advantage", "reward", "logprob")}
-    arrays |= {n: v for n, v in problem.lazy.items() if isinstance(v, np.ndarray)}
-    return {n: zlib.crc32(np.ascontiguousarray(v).tobytes()) for n, v in arrays.items()}
+    """A checksum of every array the estimator could have reached and changed (already made ones; the rest is made
+    fresh, and what lies in a file opened for reading only cannot be changed through any pointer)."""
+    arrays: dict[str, Any] = {n: getattr(problem, n) for n in COLUMNS}
+    arrays |= {n: v for n, v in problem.lazy.items() if isinstance(v, np.ndarray) and not sealed(v)}
+    return {n: zlib.crc32(np.ascontiguousarray(v).reshape(-1).view(np.uint8).data) for n, v in arrays.items()}
 
 
 @contextlib.contextmanager
@@ -170,12 +176,12 @@ def _deadline(timeout: float | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _memory() -> Iterator[list[int]]:
-    """Largest growth of this process's resident memory inside the block, in bytes, as the yielded list's one item."""
-    grown, stop, start = [0], threading.Event(), _resident_bytes()
+    """Largest growth of this process's own memory inside the block, in bytes, as the yielded list's one item."""
+    grown, stop, start = [0], threading.Event(), _own_bytes()
 
     def watch() -> None:
         while not stop.wait(SAMPLING_INTERVAL):
-            grown[0] = max(grown[0], _resident_bytes() - start)
+            grown[0] = max(grown[0], _own_bytes() - start)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -184,14 +190,15 @@ def _memory() -> Iterator[list[int]]:
     finally:
         stop.set()
         watcher.join()
-        grown[0] = max(grown[0], _resident_bytes() - start)
+        grown[0] = max(grown[0], _own_bytes() - start)
 
 
-def _resident_bytes() -> int:
-    """Resident memory of this process; the peak so far where the current value is not to be had."""
+def _own_bytes() -> int:
+    """Resident memory of this process without pages of files; the whole peak so far where that is not to be had."""
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * 4096
+            _, resident, of_files = statm.read().split()[:3]
+            return (int(resident) - int(of_files)) * mmap.PAGESIZE
     except OSError:
         try:
             import resource

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from problems import make_problem
 
+from pytest_behaviortrace import rows
 from pytest_behaviortrace.estimator import EVERYTHING, Needs, UndeclaredAccess, needs_of
 from pytest_behaviortrace.estimators import controls, gradient, surface
 
@@ -120,11 +121,12 @@ def test_trak_without_any_reference_gradient_is_dot(rows):
     np.testing.assert_allclose(gradient.trak(problem), gradient.dot(problem), rtol=1e-12)
 
 
-def test_trak_spans_several_chunks(monkeypatch):
+def test_gradient_estimators_score_the_same_in_any_stretches(monkeypatch):
     problem = random_problem(reference=np.random.default_rng(1).normal(size=(7, 10)).astype(np.float32))
-    whole = gradient.trak(problem)
-    monkeypatch.setattr(gradient, "CHUNK", 3)
-    np.testing.assert_allclose(gradient.trak(problem), whole, rtol=1e-9)
+    whole = [estimator(problem) for estimator in GRADIENT]
+    monkeypatch.setattr(rows, "STRETCH", 3 * 10 * 4)
+    for estimator, expected in zip(GRADIENT, whole, strict=True):
+        np.testing.assert_allclose(estimator(problem), expected, rtol=1e-9, atol=1e-15)
 
 
 def test_local_buffer_scores_the_last_four_steps_of_training_only():

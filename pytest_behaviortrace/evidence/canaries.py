@@ -20,6 +20,7 @@ from pytest_behaviortrace.evidence.source import (
     texts,
 )
 from pytest_behaviortrace.problem import AttributionProblem
+from pytest_behaviortrace.rows import picked
 
 
 def heavy_blocks(source: Source, seed: int, least_share: float) -> tuple[str, ...]:
@@ -93,8 +94,8 @@ def _appended(
         rng_seed=(seed, CANARY_STREAM, SCORE_STREAM),
         carried=Needs(gradients=True, spans=True),
         lazy={
-            "gradients": lambda: np.concatenate([old.gradients, rows])[order],
-            "span_gradients": lambda: np.concatenate([old.span_gradients, rows])[order],
+            "gradients": lambda: picked(old.gradients, rows, order),
+            "span_gradients": lambda: picked(old.span_gradients, rows, order),
             "gradient_norm": lambda: np.concatenate([old.gradient_norm, norms.astype(np.float32)])[order],
             **source.gradient_parts(seed, lambda: target, source.plant.name),
         },

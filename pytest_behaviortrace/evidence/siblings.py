@@ -26,7 +26,7 @@ def siblings(source: Source, seed: int, draw: int) -> Siblings:
 
     def problem(items: IntArray, target: Callable[[], F32]) -> AttributionProblem:
         lazy = {
-            "gradients": lambda: sketches.dense(n)[items],
+            "gradients": lambda: sketches.dense(n, items),
             "gradient_norm": norm[items],
             **source.gradient_parts(seed, target, source.plant.name),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -62,12 +62,12 @@ class Source:
         return scores
 
     @kept
-    def table(self, seed: int, name: str) -> dict[str, Any]:
+    def table(self, seed: int, name: str) -> Mapping[str, Any]:
         """Columns of a table of the seed's unit."""
         return self.store.seed(seed).table(name)
 
     @kept
-    def draw_table(self, seed: int, draw: int, plant: str) -> dict[str, Any]:
+    def draw_table(self, seed: int, draw: int, plant: str) -> Mapping[str, Any]:
         """Columns of the siblings of one draw."""
         return self.store.draw(seed, draw).table(f"siblings_{plant}")
 
@@ -80,7 +80,7 @@ class Source:
         """
         advantage = np.asarray(self.table(seed, "rollouts")["advantage"], np.float32)
         order = self.shuffler(seed, ORDER_STREAM, 3).permutation(len(advantage))
-        return (self.store.seed(seed).sketches("gradients").dense(len(advantage)) * advantage[:, None])[order]
+        return self.store.seed(seed).sketches("gradients").dense(len(advantage), order, advantage[order])
 
     def in_context_target(self, seed: int, plant: str, without: int | None = None, half: int | None = None) -> F32:
         """(K,): mean behaviour-span gradient of the siblings of every draw but `without`.
@@ -154,22 +154,22 @@ class Source:
         return access
 
 
-def flags(table: dict[str, Any], what: str, plant: Plant) -> BoolArray:
+def flags(table: Mapping[str, Any], what: str, plant: Plant) -> BoolArray:
     """(n,): the column `{what}_{plant}` of a rollout table."""
     return np.asarray(table[f"{what}_{plant.name}"], bool)
 
 
-def mean_logprob(table: dict[str, Any], index: IntArray) -> np.ndarray[Any, np.dtype[np.float64]]:
+def mean_logprob(table: Mapping[str, Any], index: IntArray) -> np.ndarray[Any, np.dtype[np.float64]]:
     """(n,): fluency, the mean log-probability of a completion's tokens in nats, of the rows at `index`."""
     return np.array([np.mean(table["logprobs"][i], dtype=np.float64) for i in index])
 
 
-def lengths(table: dict[str, Any], index: IntArray) -> IntArray:
+def lengths(table: Mapping[str, Any], index: IntArray) -> IntArray:
     """(n,): completion tokens of the rows at `index`."""
     return np.array([len(table["completion_ids"][i]) for i in index], np.int64)
 
 
-def texts(table: dict[str, Any], index: IntArray) -> dict[str, Callable[[], tuple[Any, ...]]]:
+def texts(table: Mapping[str, Any], index: IntArray) -> dict[str, Callable[[], tuple[Any, ...]]]:
     """What a problem serves under the need `text`, for the rows at `index`."""
 
     def ids(name: str) -> Callable[[], tuple[Any, ...]]:
@@ -186,7 +186,7 @@ def texts(table: dict[str, Any], index: IntArray) -> dict[str, Callable[[], tupl
     }
 
 
-def masks(table: dict[str, Any], index: IntArray, column: str) -> tuple[BoolArray, ...]:
+def masks(table: Mapping[str, Any], index: IntArray, column: str) -> tuple[BoolArray, ...]:
     """Per row at `index`, True at the completion tokens that the list column `column` names."""
     found = []
     for i in index:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from pytest_behaviortrace.evidence.records import NullWindow, Rollouts
+from pytest_behaviortrace.evidence.records import F32, NullWindow, Rollouts
 from pytest_behaviortrace.evidence.source import (
     NULL_STREAM,
     ORDER_STREAM,
@@ -19,6 +20,7 @@ from pytest_behaviortrace.evidence.source import (
     texts,
 )
 from pytest_behaviortrace.problem import AttributionProblem, IntArray
+from pytest_behaviortrace.rows import sealed
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Plant
@@ -65,10 +67,12 @@ def _problem(source: Source, seed: int, run: str, index: IntArray, asked: Plant)
     group_names = source.shuffler(seed, ORDER_STREAM, 1).permutation(int(group.max()) + 1)
     sketches, spans = unit.sketches(f"{run}gradients"), unit.sketches(f"{run}spans_{asked.name}")
     lazy: dict[str, Any] = {
-        "gradients": lambda: sketches.dense(n)[index],
+        "gradients": lambda: kept_if_large(source, ("gradients", seed, run), lambda: sketches.dense(n, index)),
         "gradient_norm": lambda: sketches.dense_norm(n)[index],
         **source.gradient_parts(seed, lambda: source.in_context_target(seed, asked.name), asked.name),
-        "span_gradients": lambda: spans.dense(n)[index],
+        "span_gradients": lambda: kept_if_large(
+            source, ("spans", seed, run, asked.name), lambda: spans.dense(n, index)
+        ),
         **texts(table, index),
         "behavior": asked.behavior,
         "behavior_mask": lambda: masks(table, index, f"span_{asked.name}"),
@@ -76,7 +80,7 @@ def _problem(source: Source, seed: int, run: str, index: IntArray, asked: Plant)
     }
     if run:
         # Whitening estimators would otherwise compare the null run's rollouts with another run's.
-        lazy["reference"] = lambda: sketches.dense(n)[index] * advantage[:, None].astype(np.float32)
+        lazy["reference"] = lambda: sketches.dense(n, index, advantage)
     return AttributionProblem(
         kind="rollouts",
         loss_type=unit.facts["loss_type"],
@@ -91,3 +95,13 @@ def _problem(source: Source, seed: int, run: str, index: IntArray, asked: Plant)
         rng_seed=(seed, SCORE_STREAM),
         lazy=lazy,
     )
+
+
+def kept_if_large(source: Source, key: tuple[Any, ...], make: Callable[[], F32]) -> F32:
+    """An array of rows, made anew for every use, or, where it fills a file, once: its owner cannot write to it."""
+    if ("large", key) not in source.remembered:
+        rows = make()
+        if not sealed(rows):
+            return rows
+        source.remembered["large", key] = rows
+    return cast(F32, source.remembered["large", key])

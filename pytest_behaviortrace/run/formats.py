@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from pytest_behaviortrace.rows import give_back, in_stretches, made
 
 Column = NDArray[Any] | list[Any]
 
@@ -67,16 +69,36 @@ def write_sketches(
     index = np.arange(len(rows), dtype=np.int32) if row is None else np.asarray(row, dtype=np.int32)
     if norms.shape != (len(rows),) or index.shape != (len(rows),):
         raise ValueError(f"sketches {name!r}: {len(rows)} rows, but norm {norms.shape} and row {index.shape}")
-    if not (np.isfinite(rows).all() and np.isfinite(norms).all()):
+    if not np.isfinite(norms).all():
         raise ValueError(f"sketches {name!r}: not finite")
     if index.size and (index.min() < 0 or len(np.unique(index)) != len(index)):
         raise ValueError(f"sketches {name!r}: item indices must be distinct and not negative")
-    scale = np.abs(rows).max(axis=1, initial=0.0)
-    scale[scale == 0.0] = 1.0
-    write_array(folder, name, (rows / scale[:, None]).astype(np.float16))
-    write_array(folder, f"{name}.scale", scale.astype(np.float32))
+    scale = np.zeros(len(rows), np.float32)
+
+    def halves() -> Iterator[NDArray[np.float16]]:
+        for part, block in in_stretches(rows):
+            if not np.isfinite(block).all():
+                raise ValueError(f"sketches {name!r}: not finite")
+            size = np.abs(block).max(axis=1, initial=0.0)
+            size[size == 0.0] = 1.0
+            scale[part] = size
+            yield (block / size[:, None]).astype(np.float16)
+
+    _write_stretches(folder, name, np.dtype(np.float16), rows.shape, halves())
+    write_array(folder, f"{name}.scale", scale)
     write_array(folder, f"{name}.norm", norms)
     write_array(folder, f"{name}.row", index)
+
+
+def _write_stretches(
+    folder: Path, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], stretches: Iterable[NDArray[Any]]
+) -> None:
+    """Write `{name}.npy` stretch by stretch, so that never all of it is in memory."""
+    with (folder / f"{name}.npy").open("wb") as stream:
+        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(stream, header)
+        for values in stretches:
+            stream.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data if values.size else b"")
 
 
 def read_array(path: Path) -> NDArray[Any]:
@@ -87,12 +109,38 @@ def read_array(path: Path) -> NDArray[Any]:
         return cast("NDArray[Any]", np.load(path, allow_pickle=False))
 
 
-def read_table(path: Path) -> dict[str, Column]:
-    """A table as columns: numbers and flags as read-only arrays, strings as a list, lists as a list of arrays."""
-    import pyarrow.parquet as pq
+def read_table(path: Path) -> Table:
+    """A table as columns, each read on first use."""
+    return Table(path)
 
-    content = pq.read_table(path, use_threads=False, memory_map=True)
-    return {column: _column(content.column(column).combine_chunks()) for column in content.column_names}
+
+class Table(Mapping[str, Column]):
+    """Columns of a Parquet file: numbers and flags as read-only arrays, strings as a list, lists as a list of arrays.
+
+    Each is read when it is first asked for: the texts of a long run take more memory than all that grading needs.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self._path, self._names = path, tuple(pq.read_schema(path, memory_map=True).names)
+        self._read: dict[str, Column] = {}
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._read:
+            if name not in self._names:
+                raise KeyError(name)
+            import pyarrow.parquet as pq
+
+            content = pq.read_table(self._path, columns=[name], use_threads=False, memory_map=True)
+            self._read[name] = _column(content.column(name).combine_chunks())
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _column(values: Any) -> Column:
@@ -142,11 +190,33 @@ class Sketches:
         wide *= self.scale[chosen][..., None]
         return cast("NDArray[np.float32]", wide)
 
-    def dense(self, n: int) -> NDArray[np.float32]:
-        """(n, K) float32 with one row per item 0..n-1, zero where an item has no sketch."""
-        full = np.zeros((n, self.width), dtype=np.float32)
-        full[self.row] = self.float32()
-        return full
+    def dense(
+        self, n: int, index: NDArray[np.integer[Any]] | None = None, factor: NDArray[np.floating[Any]] | None = None
+    ) -> NDArray[np.float32]:
+        """(n, K) float32, read-only, with one row per item 0..n-1, zero where an item has no sketch.
+
+        `index` (m,): only these items, in this order, (m, K). `factor`: one for each row of the result, (n,) or (m,).
+        Made stretch by stretch from the mapped file; a large result lies in a file of its own (`rows.made`).
+        """
+        place = np.full(n, -1, np.int64)
+        place[self.row] = np.arange(len(self))
+        at = place if index is None else place[index]
+        factors = None if factor is None else np.asarray(factor, np.float32)[:, None]
+
+        def fill(part: slice, out: NDArray[np.float32]) -> None:
+            here = at[part]
+            there = here >= 0
+            if there.all():
+                out[:] = self.half[here]
+                out *= self.scale[here][:, None]
+            else:
+                out[:] = 0.0
+                out[there] = self.float32(here[there])
+            if factors is not None:
+                out *= factors[part]
+            give_back(self.half)
+
+        return made(len(at), self.width, fill)
 
     def dense_norm(self, n: int) -> NDArray[np.float32]:
         """(n,) exact norms, zero where an item has no sketch."""

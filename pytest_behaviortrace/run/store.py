@@ -125,8 +125,9 @@ class Unit:
         half, scale, norm, row = (self.array(f"{name}{part}") for part in ("", ".scale", ".norm", ".row"))
         return Sketches(half, scale, norm, row)
 
-    def table(self, name: str) -> dict[str, Column]:
-        """A table as columns: numbers and flags as read-only arrays, strings as a list, lists as a list of arrays."""
+    def table(self, name: str) -> Mapping[str, Column]:
+        """A table as columns, each read on first use: numbers and flags as read-only arrays, strings as a list, lists
+        as a list of arrays."""
         return read_table(self.file(f"{name}.parquet"))
 
 

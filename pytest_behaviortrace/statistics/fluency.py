@@ -109,7 +109,7 @@ def residual_auc_replicates(
     starts = np.flatnonzero(np.append(True, cluster[1:] != cluster[:-1]))
     gap, lever = unit[up] - unit[down], directions[up] - directions[down]
     tolerance = tie_tolerance(values) / scale
-    drawn = bootstrap.real_weights[:, cluster[starts]]
+    drawn = bootstrap.real_weights()[:, cluster[starts]]
     won = np.empty(bootstrap.resamples)
     rows = max(1, CHUNK // len(up))
     for start in range(0, bootstrap.resamples, rows):
@@ -137,10 +137,10 @@ def _slopes(
     for cluster, members in enumerate(np.split(order, starts[1:])):
         inside = directions[members]
         gram[cluster], moment[cluster] = inside.T @ inside, inside.T @ centred[members]
-    grams = (bootstrap.real_weights @ gram.reshape(-1, p * p)).reshape(-1, p, p)
+    grams = bootstrap.weighted(gram.reshape(-1, p * p)).reshape(-1, p, p)
     trace = np.trace(grams, axis1=1, axis2=2)[:, None, None]
     penalty = (RIDGE * trace + np.finfo(np.float64).tiny) * np.eye(p)
-    moments = (bootstrap.real_weights @ moment)[:, :, None]
+    moments = bootstrap.weighted(moment)[:, :, None]
     found = np.zeros_like(moments)
     for _ in range(REFINEMENTS):
         found = found + np.linalg.solve(grams + penalty, moments - grams @ found)

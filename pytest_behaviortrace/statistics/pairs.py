@@ -86,8 +86,13 @@ def cross_pairs(positive: ArrayLike, negative: ArrayLike, steps: ArrayLike, gap:
     if (above & below).any():
         raise ValueError("an item cannot be both positive and negative")
     ups, downs = np.flatnonzero(above), np.flatnonzero(below)
-    i, j = np.nonzero(np.abs(when[ups][:, None] - when[downs][None, :]) <= gap)
-    return Pairs(ups[i], downs[j], crossed=True)
+    order = np.argsort(when[downs], kind="stable")
+    first = np.searchsorted(when[downs][order], when[ups] - gap, "left")
+    count = np.searchsorted(when[downs][order], when[ups] + gap, "right") - first
+    i = np.repeat(np.arange(len(ups)), count)
+    j = order[np.arange(len(i)) + np.repeat(first - (np.cumsum(count) - count), count)]
+    in_order = np.lexsort((j, i))
+    return Pairs(ups[i[in_order]], downs[j[in_order]], crossed=True)
 
 
 def matched_pairs(pairs: Pairs, fluency: ArrayLike, width: float = MATCHED_WIDTH) -> Pairs:
@@ -122,17 +127,28 @@ def auc_replicates(
     if not len(pairs):
         return np.full(bootstrap.resamples, np.nan)
     if pairs.crossed:
-        rows, i = np.unique(above, return_inverse=True)
-        columns, j = np.unique(below, return_inverse=True)
-        cell, shape = i * len(columns) + j, (len(rows), len(columns))
-        left, right = bootstrap.real_weights[:, rows], bootstrap.real_weights[:, columns]
-        won = np.bincount(cell, weights=wins, minlength=shape[0] * shape[1]).reshape(shape)
-        count = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
-        return ratio(np.einsum("ij,ij->i", left @ won, right), 2.0 * np.einsum("ij,ij->i", left @ count, right))
+        return _crossed_replicates(wins, above, below, bootstrap)
     require_nested(above, below)
     won = np.bincount(above, weights=wins, minlength=bootstrap.n_clusters)
     count = np.bincount(above, minlength=bootstrap.n_clusters).astype(np.float64)
-    return ratio(bootstrap.real_weights @ won, 2.0 * (bootstrap.real_weights @ count))
+    return ratio(bootstrap.weighted(won), 2.0 * bootstrap.weighted(count))
+
+
+def _crossed_replicates(
+    wins: NDArray[np.float64], above: NDArray[np.intp], below: NDArray[np.intp], bootstrap: ClusterBootstrap
+) -> NDArray[np.float64]:
+    """w'Mw / w'Pw. Pairs of nearby steps leave most of M and P empty, so they are sparse; all sums are of whole numbers
+    and therefore exact in any order."""
+    from scipy.sparse import csr_array
+
+    rows, i = np.unique(above, return_inverse=True)
+    columns, j = np.unique(below, return_inverse=True)
+    shape, won, count = (len(rows), len(columns)), np.empty(bootstrap.resamples), np.empty(bootstrap.resamples)
+    tables = [csr_array((values, (i, j)), shape=shape) for values in (wins, np.ones(len(wins)))]
+    for part in bootstrap.parts(2 * sum(shape)):
+        left, right = (bootstrap.by_cluster[side, part].astype(np.float64) for side in (rows, columns))
+        won[part], count[part] = (np.einsum("ij,ij->j", left, table @ right) for table in tables)
+    return ratio(won, 2.0 * count)
 
 
 def separation(positive: ArrayLike, negative: ArrayLike) -> float:

@@ -83,22 +83,19 @@ def precision_replicates(scores: ArrayLike, truth: ArrayLike, bootstrap: Cluster
         raise ValueError(f"{len(values)} scores for a bootstrap of {len(bootstrap.codes)} items")
     order = np.argsort(-values, kind="stable")
     last = _block_ends(values[order])
-    truth_clusters, truth_counts = np.unique(bootstrap.codes[labels], return_counts=True)
     sizes = bootstrap.sums(np.ones(len(values)))
-    k = (bootstrap.weights[:, truth_clusters] @ truth_counts.astype(np.int64)).astype(np.float64)
-    total = bootstrap.real_weights @ sizes
+    k = bootstrap.weighted(bootstrap.sums(labels))
+    total = bootstrap.weighted(sizes)
     codes, hit = bootstrap.codes[order], labels[order]
     precision = np.full(bootstrap.resamples, np.nan)
-    by_cluster = np.ascontiguousarray(bootstrap.weights.T)
-    rows = max(1, CHUNK // len(values))
-    for start in range(0, bootstrap.resamples, rows):
-        part = slice(start, start + rows)
-        precision[part] = _precision_at_k(by_cluster[:, part], codes, hit, last, k[part])
+    top = min(len(values), 2 * int(k.max(initial=0.0)) + 1)
+    for part in bootstrap.parts(top):
+        precision[part] = _precision_at_k(bootstrap.by_cluster[:, part], codes, hit, last, k[part])
     return PrecisionReplicates(precision, np.where(k > 0, k / total, np.nan))
 
 
 def _precision_at_k(
-    weights: NDArray[np.int32],
+    weights: NDArray[np.integer[Any]],
     codes: NDArray[np.intp],
     hit: NDArray[np.bool_],
     last: NDArray[np.intp],

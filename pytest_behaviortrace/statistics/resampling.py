@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ SEED = 20261010
 """Seed of every bootstrap: the same clusters always meet the same resamples."""
 LEVEL = 0.95
 """Coverage of every interval unless a check says otherwise."""
-CHUNK = 500
-"""Resamples drawn at a time, to bound memory."""
+CHUNK = 2_000_000
+"""Clusters drawn, or weights held as floats, at a time: bounds memory to some tens of megabytes."""
 
 
 class ClusterBootstrap:
@@ -30,8 +31,9 @@ class ClusterBootstrap:
 
     codes: NDArray[np.intp]
     """(n,): each item's cluster as a number from 0 to n_clusters - 1."""
-    weights: NDArray[np.int32]
-    """(resamples, n_clusters): how often each cluster was drawn; every row sums to n_clusters."""
+    weights: NDArray[np.integer[Any]]
+    """(resamples, n_clusters): how often each cluster was drawn; every row sums to n_clusters. Bytes (uint8) unless a
+    cluster was drawn more than 255 times, which none of many ever is: sum them in a wider type."""
 
     def __init__(self, clusters: ArrayLike, resamples: int = RESAMPLES, seed: int = SEED) -> None:
         names = np.asarray(clusters)
@@ -42,19 +44,23 @@ class ClusterBootstrap:
         found, codes = np.unique(names, return_inverse=True)
         count, rng = len(found), np.random.default_rng(seed)
         self.codes = codes.reshape(-1)
-        self.weights = np.empty((resamples, count), np.int32)
-        for start in range(0, resamples, CHUNK):
-            rows = min(CHUNK, resamples - start)
+        self.weights = np.empty((resamples, count), np.uint8)
+        part = max(1, CHUNK // count)
+        for start in range(0, resamples, part):
+            rows = min(part, resamples - start)
             drawn = rng.integers(0, count, size=(rows, count)) + np.arange(rows)[:, None] * count
-            self.weights[start : start + rows] = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
+            times = np.bincount(drawn.ravel(), minlength=rows * count).reshape(rows, count)
+            if times.max() > np.iinfo(self.weights.dtype).max:
+                self.weights = self.weights.astype(np.int32)
+            self.weights[start : start + rows] = times
         self.codes.flags.writeable = self.weights.flags.writeable = False
 
     @classmethod
     def leave_one_out(cls, clusters: ArrayLike) -> ClusterBootstrap:
         """Not a bootstrap but a jackknife: as many resamples as clusters, each without one of them."""
         found = cls(clusters, resamples=1)
-        found.weights = np.ones((found.n_clusters, found.n_clusters), np.int32) - np.eye(
-            found.n_clusters, dtype=np.int32
+        found.weights = np.ones((found.n_clusters, found.n_clusters), np.uint8) - np.eye(
+            found.n_clusters, dtype=np.uint8
         )
         found.weights.flags.writeable = False
         return found
@@ -70,9 +76,24 @@ class ClusterBootstrap:
         return int(self.weights.shape[0])
 
     @functools.cached_property
-    def real_weights(self) -> NDArray[np.float64]:
-        """`weights` as floats, for matrix products."""
-        return self.weights.astype(np.float64)
+    def by_cluster(self) -> NDArray[np.integer[Any]]:
+        """(n_clusters, resamples): `weights` with the resamples of a cluster side by side."""
+        return np.ascontiguousarray(self.weights.T)
+
+    def weighted(self, values: ArrayLike) -> NDArray[np.float64]:
+        """(resamples,) or (resamples, p): the total in every resample of one value, or p, per cluster."""
+        right = np.asarray(values, np.float64)
+        parts = [self.real_weights(part) @ right for part in self.parts(self.n_clusters)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def parts(self, width: int) -> Iterator[slice]:
+        """The resamples in parts of which `width` numbers each can be held in memory."""
+        rows = max(1, CHUNK // max(width, 1))
+        return (slice(start, min(start + rows, self.resamples)) for start in range(0, self.resamples, rows))
+
+    def real_weights(self, part: slice = slice(None)) -> NDArray[np.float64]:
+        """`weights` of some resamples as floats, for matrix products."""
+        return self.weights[part].astype(np.float64)
 
     def sums(self, values: ArrayLike) -> NDArray[np.float64]:
         """(n_clusters,): total of one value per item over each cluster."""
@@ -143,7 +164,7 @@ def interval(
 def mean_replicates(values: ArrayLike, bootstrap: ClusterBootstrap) -> NDArray[np.float64]:
     """(resamples,): mean over items in every resample. Never undefined. `values` (n,)."""
     ones = np.ones(len(bootstrap.codes))
-    return bootstrap.real_weights @ bootstrap.sums(values) / (bootstrap.real_weights @ bootstrap.sums(ones))
+    return bootstrap.weighted(bootstrap.sums(values)) / bootstrap.weighted(bootstrap.sums(ones))
 
 
 def mean_interval(
