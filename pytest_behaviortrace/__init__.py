@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import needs as needs
     from pytest_behaviortrace.problem import AttributionProblem as AttributionProblem
     from pytest_behaviortrace.problem import ModelAccess as ModelAccess
+    from pytest_behaviortrace.run.recording import Recording as Recording
+    from pytest_behaviortrace.run.recording import record as record
 
 _HOME = {
     "AttributionProblem": "problem",
@@ -27,9 +29,11 @@ _HOME = {
     "EstimatorError": "estimator",
     "ModelAccess": "problem",
     "Needs": "estimator",
+    "Recording": "run.recording",
     "UndeclaredAccess": "estimator",
     "claims": "estimator",
     "needs": "estimator",
+    "record": "run.recording",
 }
 
 __all__ = [
@@ -39,9 +43,11 @@ __all__ = [
     "EstimatorError",
     "ModelAccess",
     "Needs",
+    "Recording",
     "UndeclaredAccess",
     "claims",
     "needs",
+    "record",
 ]
 
 

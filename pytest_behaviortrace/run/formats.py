@@ -84,16 +84,16 @@ def write_sketches(
             scale[part] = size
             yield (block / size[:, None]).astype(np.float16)
 
-    _write_stretches(folder, name, np.dtype(np.float16), rows.shape, halves())
+    write_stretches(folder, name, np.dtype(np.float16), rows.shape, halves())
     write_array(folder, f"{name}.scale", scale)
     write_array(folder, f"{name}.norm", norms)
     write_array(folder, f"{name}.row", index)
 
 
-def _write_stretches(
+def write_stretches(
     folder: Path, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], stretches: Iterable[NDArray[Any]]
 ) -> None:
-    """Write `{name}.npy` stretch by stretch, so that never all of it is in memory."""
+    """Write `{name}.npy` from stretches of its rows, so that never all of it is in memory."""
     with (folder / f"{name}.npy").open("wb") as stream:
         header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, header)

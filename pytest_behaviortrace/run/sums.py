@@ -74,14 +74,14 @@ class DotSums:
         if _is_sparse(uses, rows):
             for use in uses:
                 assert isinstance(use, Lookup)
-                for number, wanted in enumerate(target):
-                    self.dots[:, number] += (use.gradient * wanted[use.ids]).flatten(1).sum(1).double()
+                for number, table in enumerate(target):
+                    self.dots[:, number] += (use.gradient * table[use.ids]).flatten(1).sum(1).double()
             self.square += _square_of_rows(uses)
             return
-        scratch = scratch_for(self._batch, columns, self._device)
+        wanted, scratch = target.flatten(1), scratch_for(self._batch, columns, self._device)
         for start, values in written_down(uses, self._batch, rows, columns, scratch):
             flat = values.flatten(1)
-            self.dots += (flat @ target[:, start : start + values.shape[1]].flatten(1).T).double()
+            self.dots += (flat @ wanted[:, start * columns : start * columns + flat.shape[1]].T).double()
             self.square += torch.linalg.vector_norm(flat, dim=1).double().square()
 
 
