@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from pytest_behaviortrace.run.sketch import BlockSketch
-from pytest_behaviortrace.run.uses import Lookup, Use, scratch_for, written_down
+from pytest_behaviortrace.run.uses import Lookup, Use, written_down
 
 SPARSE_ROWS = 4
 """A table of more than this many rows per token is never written down for look-ups alone."""
@@ -50,10 +50,10 @@ class SketchSums:
                 self._sketch.add_rows(self.sketch, name, use.ids, use.gradient)
             self.square += _square_of_rows(placed)
             return
-        scratch = scratch_for(self._batch, parameter.columns, self._device)
-        for start, values in written_down(placed, self._batch, parameter.rows, parameter.columns, scratch):
-            self._sketch.add(self.sketch, name, start, values)
-            self.square += torch.linalg.vector_norm(values.flatten(1), dim=1).double().square()
+        pieces = written_down(placed, self._batch, parameter.rows, parameter.columns, self._device)
+        for samples, start, values in pieces:
+            self._sketch.add(self.sketch[samples], name, start, values)
+            self.square[samples] += torch.linalg.vector_norm(values.flatten(1), dim=1).double().square()
 
 
 class DotSums:
@@ -78,11 +78,11 @@ class DotSums:
                     self.dots[:, number] += (use.gradient * table[use.ids]).flatten(1).sum(1).double()
             self.square += _square_of_rows(uses)
             return
-        wanted, scratch = target.flatten(1), scratch_for(self._batch, columns, self._device)
-        for start, values in written_down(uses, self._batch, rows, columns, scratch):
+        wanted = target.flatten(1)
+        for samples, start, values in written_down(uses, self._batch, rows, columns, self._device):
             flat = values.flatten(1)
-            self.dots += (flat @ wanted[:, start * columns : start * columns + flat.shape[1]].T).double()
-            self.square += torch.linalg.vector_norm(flat, dim=1).double().square()
+            self.dots[samples] += (flat @ wanted[:, start * columns : start * columns + flat.shape[1]].T).double()
+            self.square[samples] += torch.linalg.vector_norm(flat, dim=1).double().square()
 
 
 class WholeSums:
@@ -95,9 +95,8 @@ class WholeSums:
     def add(self, name: str, uses: Sequence[Use]) -> None:
         """Takes all uses of a parameter."""
         rows, columns = self.full[name].shape[1:]
-        scratch = scratch_for(self._batch, columns, self._device)
-        for start, values in written_down(uses, self._batch, rows, columns, scratch):
-            self.full[name][:, start : start + values.shape[1]] += values
+        for samples, start, values in written_down(uses, self._batch, rows, columns, self._device):
+            self.full[name][samples, start : start + values.shape[1]] += values
 
 
 def _is_sparse(uses: Sequence[Use], rows: int) -> bool:

@@ -16,13 +16,17 @@ from pytest_behaviortrace.run.hashing import Parameter
 
 CHUNK_ELEMENTS = 2**20
 """Numbers of per-sample gradients held at a time (4 MiB: what is written is read again while it is in the cache)."""
+LARGE = 2**17
+"""Numbers in a matrix that is written down sample by sample: long rows of one product, instead of strips of many."""
+MOST_ELEMENTS = 2**24
+"""Numbers of one sample's gradient held at a time."""
 
 
 class Use(Protocol):
     """One summand of a parameter's per-sample gradient (batch, rows, columns)."""
 
-    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
-        """Adds rows start..stop of the gradient to `values` (batch, stop - start, columns).
+    def add_rows(self, values: torch.Tensor, samples: slice, start: int, stop: int, *, fresh: bool) -> None:
+        """Adds rows start..stop of some samples' gradients to `values` (samples, stop - start, columns).
 
         `fresh` values hold nothing yet, whatever numbers they show.
         """
@@ -40,9 +44,9 @@ class Product:
     given: torch.Tensor
     """(batch, tokens, columns)"""
 
-    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
+    def add_rows(self, values: torch.Tensor, samples: slice, start: int, stop: int, *, fresh: bool) -> None:
         beta = 0 if fresh else 1
-        values.baddbmm_(self.gradient[:, :, start:stop].transpose(1, 2), self.given, beta=beta)
+        values.baddbmm_(self.gradient[samples, :, start:stop].transpose(1, 2), self.given[samples], beta=beta)
 
     def placed(self, parameter: Parameter) -> Product:
         rows, columns = parameter.on(self.gradient.device)
@@ -58,12 +62,13 @@ class Lookup:
     gradient: torch.Tensor
     """(batch, tokens, columns), zero where an id is not learned (the padding id of the table)."""
 
-    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
+    def add_rows(self, values: torch.Tensor, samples: slice, start: int, stop: int, *, fresh: bool) -> None:
         if fresh:
             values.zero_()
-        sample, token = ((self.ids >= start) & (self.ids < stop)).nonzero(as_tuple=True)
-        row = sample * (stop - start) + self.ids[sample, token] - start
-        values.view(-1, values.shape[2]).index_add_(0, row, self.gradient[sample, token])
+        ids = self.ids[samples]
+        sample, token = ((ids >= start) & (ids < stop)).nonzero(as_tuple=True)
+        row = sample * (stop - start) + ids[sample, token] - start
+        values.view(-1, values.shape[2]).index_add_(0, row, self.gradient[samples][sample, token])
 
     def placed(self, parameter: Parameter) -> Lookup:
         rows, columns = parameter.on(self.gradient.device)
@@ -78,10 +83,10 @@ class Whole:
     gradient: torch.Tensor
     """(batch, columns)"""
 
-    def add_rows(self, values: torch.Tensor, start: int, stop: int, *, fresh: bool) -> None:
+    def add_rows(self, values: torch.Tensor, samples: slice, start: int, stop: int, *, fresh: bool) -> None:
         if fresh:
             values.zero_()
-        values[:, 0] += self.gradient
+        values[:, 0] += self.gradient[samples]
 
     def placed(self, parameter: Parameter) -> Whole:
         rows, columns = parameter.on(self.gradient.device)
@@ -89,22 +94,23 @@ class Whole:
 
 
 def written_down(
-    uses: Sequence[Use], batch: int, rows: int, columns: int, scratch: torch.Tensor
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """(first row, (batch, some rows, columns)) of the sum of a parameter's uses, a few rows at a time.
+    uses: Sequence[Use], batch: int, rows: int, columns: int, device: torch.device
+) -> Iterator[tuple[slice, int, torch.Tensor]]:
+    """(samples, first row, (samples, some rows, columns)): the sum of a parameter's uses, piece by piece.
 
-    `scratch` holds what is written, one row of every sample at least; what is yielded is overwritten by what comes
-    next.
+    What is yielded is overwritten by what comes next.
     """
-    step = max(1, min(rows, scratch.numel() // (batch * columns)))
-    for start in range(0, rows, step):
-        stop = min(start + step, rows)
-        values = scratch[: batch * (stop - start) * columns].view(batch, stop - start, columns)
-        for number, use in enumerate(uses):
-            use.add_rows(values, start, stop, fresh=number == 0)
-        yield start, values
-
-
-def scratch_for(batch: int, columns: int, device: torch.device | str) -> torch.Tensor:
-    """Room for `written_down`."""
-    return torch.empty(max(CHUNK_ELEMENTS, batch * columns), device=device)
+    if rows * columns >= LARGE:
+        together, strip = max(1, CHUNK_ELEMENTS // (rows * columns)), min(rows, max(1, MOST_ELEMENTS // columns))
+    else:
+        together, strip = batch, min(rows, max(1, CHUNK_ELEMENTS // (batch * columns)))
+    scratch = torch.empty(min(together, batch) * strip * columns, device=device)
+    for first in range(0, batch, together):
+        samples = slice(first, min(first + together, batch))
+        count = samples.stop - samples.start
+        for start in range(0, rows, strip):
+            stop = min(start + strip, rows)
+            values = scratch[: count * (stop - start) * columns].view(count, stop - start, columns)
+            for number, use in enumerate(uses):
+                use.add_rows(values, samples, start, stop, fresh=number == 0)
+            yield samples, start, values
