@@ -297,6 +297,9 @@ def other_model(kind: str) -> Any:
             return output
 
         model.forward = capped
+    elif kind == "used on the side":
+        mlp = model.model.layers[1].mlp
+        mlp.forward = lambda x, was=mlp.forward: was(x) * (1 + mlp.gate_proj.weight.square().mean())
     elif kind == "dropout":
         model.config.attention_dropout = 0.1
         model.train()
@@ -313,6 +316,7 @@ def other_model(kind: str) -> Any:
         ("never called", r"model\.layers\.0\.spare \(Linear\) was never called"),
         ("unlike its weight", r"model\.layers\.3\.post_attention_layernorm \(Qwen2RMSNorm\) is not its weight"),
         ("capped logits", r"Qwen2ForCausalLM changes its logits"),
+        ("used on the side", r"only [-\d.]+% of the squared norm of a gradient of Qwen2ForCausalLM is covered"),
         ("dropout", r"attention_dropout"),
     ],
 )
