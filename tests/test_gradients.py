@@ -299,7 +299,7 @@ def other_model(kind: str) -> Any:
         model.forward = capped
     elif kind == "used on the side":
         mlp = model.model.layers[1].mlp
-        mlp.forward = lambda x, was=mlp.forward: was(x) * (1 + mlp.gate_proj.weight.square().mean())
+        mlp.forward = lambda x, was=mlp.forward: was(x) * (1 + mlp.gate_proj.weight.sum())
     elif kind == "dropout":
         model.config.attention_dropout = 0.1
         model.train()
