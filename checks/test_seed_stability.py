@@ -5,6 +5,9 @@ interval over seed means (df = seeds - 1) lies above chance, and every single se
 above each of the component's own controls there (pitfall P6: one seed and one draw settle nothing). With three seeds a
 bootstrap rejects a true null 8.6 % of the time, the t interval 2.1 %. Controls are compared seed by seed because their
 own spread over seeds would hide even a perfect score. Fewer than three seeds with headroom: inconclusive.
+
+A recorded run is one run, which says nothing about seeds. There only the fluency-controlled AUC can be asked, and it is
+the draws that must bear it out, one by one; with a single draw nothing is said.
 """
 
 from collections.abc import Callable
@@ -21,6 +24,8 @@ from pytest_behaviortrace.gates import Replicated
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.verdict import Decision, Floor, Gate, Interval, Verdict, decide
 
+LEAST_DRAWS = 2
+"""Draws of a recorded run below which nothing is said about draws either."""
 LEAST_SEEDS = 3
 """Decided seeds below which nothing is said about stability: DESIGN, test_seed_stability."""
 COMPONENTS = ("window-precision", "fluency-controlled-auc", "decoy-auc")
@@ -41,6 +46,8 @@ class Row(NamedTuple):
 
 
 def test_seed_stability(bt_case: Case, bt_estimator: str, bt_component: str) -> None:
+    if bt_case.recorded:
+        return over_draws(bt_case, PARTS[bt_component])
     decided = [s for s in bt_case.grader.seeds if bt_case.grader.headroom(s).verdict is Verdict.PASS]
     rows = [row for row in PARTS[bt_component](bt_case) if row.seed in decided]
     means = [float(np.mean([row.estimate for row in rows if row.seed == seed])) for seed in decided]
@@ -50,6 +57,28 @@ def test_seed_stability(bt_case: Case, bt_estimator: str, bt_component: str) -> 
     decision = everywhere(decision, rows)
     found = [f"{row.name} {row.estimate:+.3f}" for row in rows]
     bt_case.conclude(decision, headroom=False, remark="; ".join([*found, *spread(rows)]))
+
+
+def over_draws(case: Case, part: Callable[[Case], list[Row]]) -> None:
+    """The check on a recorded run: the mean over its draws, and every draw."""
+    (run,) = case.grader.seeds
+    rows = part(case)
+    draws = [fluency.fluency_controlled_auc(case, run, d) for d in range(case.grader.draws)]
+    # The same prompts in every draw, and so the same resamples of them: the mean's replicates are those of a mean.
+    mean = Replicated(
+        float(np.mean([draw.estimate for draw in draws])),
+        np.mean([draw.replicates for draw in draws], axis=0),
+        min(draw.clusters for draw in draws),
+    )
+    gate = Gate("mean over draws", mean.interval(), bar=fluency.CHANCE)
+    floor = Floor("draws", len(draws), LEAST_DRAWS)
+    decision = everywhere(decide([gate], [floor], chance=fluency.CHANCE, n=len(rows)), rows)
+    room = case.grader.headroom(run)
+    if room.verdict is not Verdict.PASS:
+        decision = decision.but(Verdict.INCONCLUSIVE, f"the run has no headroom: {room.reason}")
+    found = [f"{row.name} {row.estimate:+.3f}" for row in rows]
+    remark = "; ".join([*found, "one run says nothing about seeds", *spread(rows)])
+    case.conclude(decision, headroom=False, remark=remark)
 
 
 def everywhere(decision: Decision, rows: list[Row]) -> Decision:
@@ -100,7 +129,7 @@ def fluency_controlled_auc(case: Case) -> list[Row]:
     """One row per seed and draw."""
     return [
         row(
-            s, d, f"seed {s} draw {d}", fluency.fluency_controlled_auc(case, s, d),
+            s, d, f"draw {d}" if case.recorded else f"seed {s} draw {d}", fluency.fluency_controlled_auc(case, s, d),
             fluency.controls(case, case.evidence.siblings(s, d)), fluency.CHANCE,
         )
         for s in case.grader.seeds

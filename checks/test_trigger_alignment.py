@@ -39,7 +39,9 @@ def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_dr
         floors.append(Floor(f"completions for {name}", len(pairs_of(bt_case, spans, kind)), LEAST_SPANS))
     gates.append(beyond_controls(bt_case, spans, scores))
     decision = decide(gates, floors, chance=CHANCE, n=len(pairs_of(bt_case, spans, MATCHED)))
-    cosines = f"target cosine in-context {spans.cosine_in_context:+.3f}, constructed {spans.cosine_constructed:+.3f}"
+    cosines = f"target cosine in-context {spans.cosine_in_context:+.3f}"
+    if spans.cosine_constructed is not None:
+        cosines += f", constructed {spans.cosine_constructed:+.3f}"
     bt_case.conclude(decision, remark="; ".join([*strata(bt_case, spans, scores), f"{cosines} (bar {PAPER_BAR})"]))
 
 

@@ -24,13 +24,18 @@ from pytest_behaviortrace.run.lock import BuildLock
 from pytest_behaviortrace.run.manifest import flush
 from pytest_behaviortrace.run.process import Events, Running, Task, end, ending, interrupts_later, start, tail
 from pytest_behaviortrace.run.progress import Display, Silent
+from pytest_behaviortrace.run.recorded import RUN, store_of
 from pytest_behaviortrace.run.store import Store
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
+    from pytest_behaviortrace.run.recorded import RunQuestion
 
 BUILDER = "pytest_behaviortrace.run.build"
 """Module whose `build_seed` and `build_draw` fill a unit's folder."""
+
+DRAW_BUILDER = "pytest_behaviortrace.run.recorded_draw"
+"""The same for draws of a recorded run."""
 
 SIDE_BY_SIDE = 2
 """Worker processes at a time. Tiny tensors do not profit from threads, so each worker has one."""
@@ -39,13 +44,13 @@ SIDE_BY_SIDE = 2
 class TrainingFailed(Exception):
     """A worker failed; the message ends with the last lines of its log and the path of all of it."""
 
-    def __init__(self, unit: str, why: str, log: Path) -> None:
+    def __init__(self, unit: str, why: str, log: Path, doing: str = Store.doing) -> None:
         self.unit, self.log = unit, log
-        super().__init__(f"training {unit} failed: {why}.\n{tail(log)}full log: {log}")
+        super().__init__(f"{doing} {unit} failed: {why}.\n{tail(log)}full log: {log}")
 
 
 def ensure(
-    recipe: Recipe,
+    recipe: Recipe | RunQuestion,
     seeds: Iterable[int],
     draws: Iterable[int],
     cache_dir: Path,
@@ -55,6 +60,8 @@ def ensure(
 ) -> Store:
     """A store in which every given draw of every given seed is present and undamaged.
 
+    (For a question about a recorded run, which is the one seed of its store, use `ensure_draws`.)
+
     A hit takes no lock and needs no write access. On a miss one process per machine trains, at most two units side by
     side, while others wait for what they need. Each unit is published whole, by a rename, as soon as it is finished:
     whatever interrupts this (an exception, Ctrl-C, kill -9), finished units stay and no half of one is ever seen.
@@ -63,7 +70,7 @@ def ensure(
     """
     seeds, draws = sorted(set(seeds)), sorted(set(draws))
     show = display or Silent()
-    store = Store(cache_dir, recipe)
+    store = store_of(cache_dir, recipe)
     if not store.problems(seeds, draws):
         return store
     require_writable(store.cache_dir)
@@ -77,6 +84,21 @@ def ensure(
             raise no_room_error(store.cache_dir) from error
         raise
     return store
+
+
+def ensure_draws(
+    question: RunQuestion,
+    draws: Iterable[int],
+    cache_dir: Path,
+    display: Display | None = None,
+    *,
+    builder: str = DRAW_BUILDER,
+) -> Store:
+    """A store in which every given draw of a recorded run is present and undamaged; see `ensure`.
+
+    Nothing is written into the run's own folder. Raises `RecordedRunError` too, when the run is damaged or changed.
+    """
+    return ensure(question, [RUN], draws, cache_dir, display, builder=builder)
 
 
 @contextlib.contextmanager
@@ -102,7 +124,7 @@ class _Build:
     """One build by the holder of the lock."""
 
     store: Store
-    recipe: Recipe
+    recipe: Recipe | RunQuestion
     seeds: list[int]
     draws: list[int]
     display: Display
@@ -117,10 +139,10 @@ class _Build:
         self.store.folder.mkdir(parents=True, exist_ok=True)
         sweep(self.store.folder)
         for seed in self.seeds:
-            self._plan(Task(seed))
+            self._plan(seed)
         for seed in self.seeds:
             for draw in self.draws:
-                self._plan(Task(seed, draw))
+                self._plan(seed, draw)
         if not self.waiting:
             return
         try:
@@ -135,7 +157,8 @@ class _Build:
                 end(self.running.values())
                 self.display.stop()
 
-    def _plan(self, task: Task) -> None:
+    def _plan(self, seed: int, draw: int | None = None) -> None:
+        task = Task(seed, draw, self.store.unit_name(seed, draw))
         problem = self.store.problem(task.seed, task.draw)
         if problem is None or task.unit in self.planned:
             return
@@ -167,7 +190,7 @@ class _Build:
             if code == worker.FULL:
                 raise no_room_error(self.store.cache_dir)
             if code != worker.DONE:
-                raise TrainingFailed(unit, ending(code), running.log)
+                raise TrainingFailed(unit, ending(code), running.log, self.store.doing)
             with interrupts_later():
                 self._publish(running)
                 del self.running[unit]
@@ -182,9 +205,10 @@ class _Build:
         end([running])
         problem = self.store.problem(task.seed, task.draw)
         if problem is not None:
-            raise TrainingFailed(task.unit, f"it was damaged as soon as it was published ({problem})", running.log)
+            why = f"it was damaged as soon as it was published ({problem})"
+            raise TrainingFailed(task.unit, why, running.log, self.store.doing)
         self.display.finish(task.unit)
         if task.draw is None:  # draws of another build of this seed are of no use any more
             for draw in self.draws:
-                self._plan(Task(task.seed, draw))
+                self._plan(task.seed, draw)
             self.display.start(self.planned)
