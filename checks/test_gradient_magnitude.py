@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.evidence import Rollouts
+from pytest_behaviortrace.evidence.recorded import RecordedEvidence
 from pytest_behaviortrace.gates import MIXTURE, Replicated, both_ways, contest
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.problem import AttributionProblem, IntArray
@@ -30,8 +31,8 @@ FACTOR_EXPONENT = 2.0
 
 
 def test_gradient_magnitude(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
-    if bt_case.recorded:
-        return without_truth(bt_case, bt_seed)
+    if bt_case.recorded is not None:
+        return without_truth(bt_case, bt_case.recorded, bt_seed)
     rollouts = bt_case.evidence.rollouts(bt_seed)
     flat, shaken = rescaled(rollouts.problem), rescaled(rollouts.problem, factors(rollouts.problem, bt_seed))
     plain_scores = bt_case.scores(rollouts.key, rollouts.problem)
@@ -45,14 +46,14 @@ def test_gradient_magnitude(bt_case: Case, bt_estimator: str, bt_seed: int) -> N
     bt_case.conclude(decision, remark=f"rank correlation under random gradient scale {sensitivity:.2f}")
 
 
-def without_truth(case: Case, seed: int) -> None:
+def without_truth(case: Case, evidence: RecordedEvidence, seed: int) -> None:
     """The check on a recorded run, over the siblings of all draws."""
-    draws = [case.evidence.siblings(seed, draw) for draw in range(case.evidence.draws)]
+    draws = [evidence.siblings(seed, draw) for draw in range(evidence.draws)]
     scores: dict[str, NDArray[np.float64]] = {}
     for name in ("plain", "unit norm", "shaken"):
         parts = []
         for siblings in draws:
-            folds = [(varied(case, problem, name, seed), items) for problem, items in siblings.problems]
+            folds = [(varied(evidence, problem, name, seed), items) for problem, items in siblings.problems]
             key = siblings.key if name == "plain" else (name, *siblings.key)
             parts.append(case.fold_scores(key, folds, len(siblings.shown)))
         scores[name] = np.concatenate(parts)
@@ -70,12 +71,12 @@ def without_truth(case: Case, seed: int) -> None:
     case.conclude(decision, remark=said)
 
 
-def varied(case: Case, problem: AttributionProblem, name: str, seed: int) -> AttributionProblem:
+def varied(evidence: RecordedEvidence, problem: AttributionProblem, name: str, seed: int) -> AttributionProblem:
     """The siblings' problem as it is, at unit norm, or under random factors (the reference set keeps its own size)."""
     if name == "plain":
         return problem
     if name == "unit norm":
-        return rescaled(problem).replacing(reference=lambda: case.evidence.unit_reference(seed))
+        return rescaled(problem).replacing(reference=lambda: evidence.unit_reference(seed))
     return rescaled(problem, factors(problem, seed)).replacing(reference=lambda: problem.reference)
 
 

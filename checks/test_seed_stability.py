@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 def test_seed_stability(bt_case: Case, bt_estimator: str, bt_component: str) -> None:
-    if bt_case.recorded:
+    if bt_case.recorded is not None:
         return over_draws(bt_case, PARTS[bt_component])
     decided = [s for s in bt_case.grader.seeds if bt_case.grader.headroom(s).verdict is Verdict.PASS]
     rows = [row for row in PARTS[bt_component](bt_case) if row.seed in decided]
@@ -66,13 +66,13 @@ def over_draws(case: Case, part: Callable[[Case], list[Row]]) -> None:
     draws = [fluency.fluency_controlled_auc(case, run, d) for d in range(case.grader.draws)]
     # The same prompts in every draw, and so the same resamples of them: the mean's replicates are those of a mean.
     mean = Replicated(
-        float(np.mean([draw.estimate for draw in draws])),
-        np.mean([draw.replicates for draw in draws], axis=0),
+        float(np.mean([draw.estimate for draw in draws])) - fluency.CHANCE,
+        np.mean([draw.replicates for draw in draws], axis=0) - fluency.CHANCE,
         min(draw.clusters for draw in draws),
     )
-    gate = Gate("mean over draws", mean.interval(), bar=fluency.CHANCE)
+    gate = Gate("mean over draws, above chance", mean.interval())
     floor = Floor("draws", len(draws), LEAST_DRAWS)
-    decision = everywhere(decide([gate], [floor], chance=fluency.CHANCE, n=len(rows)), rows)
+    decision = everywhere(decide([gate], [floor], chance=0.0, n=len(rows)), rows)
     room = case.grader.headroom(run)
     if room.verdict is not Verdict.PASS:
         decision = decision.but(Verdict.INCONCLUSIVE, f"the run has no headroom: {room.reason}")
@@ -129,8 +129,9 @@ def fluency_controlled_auc(case: Case) -> list[Row]:
     """One row per seed and draw."""
     return [
         row(
-            s, d, f"draw {d}" if case.recorded else f"seed {s} draw {d}", fluency.fluency_controlled_auc(case, s, d),
-            fluency.controls(case, case.evidence.siblings(s, d)), fluency.CHANCE,
+            s, d, f"draw {d}" if case.recorded is not None else f"seed {s} draw {d}",
+            fluency.fluency_controlled_auc(case, s, d), fluency.controls(case, case.evidence.siblings(s, d)),
+            fluency.CHANCE,
         )
         for s in case.grader.seeds
         for d in range(case.grader.draws)

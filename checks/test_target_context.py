@@ -16,6 +16,7 @@ from pytest_behaviortrace.checks.test_reward_control import LEAST_PAIRS, against
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.estimator import needs_of
+from pytest_behaviortrace.evidence.recorded import RecordedEvidence
 from pytest_behaviortrace.gates import Replicated, contest
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.verdict import Floor, decide
@@ -25,8 +26,8 @@ LEAST_DIFFERENCE = 0.10
 
 
 def test_target_context(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
-    if bt_case.recorded:
-        return without_decoy(bt_case, bt_seed)
+    if bt_case.recorded is not None:
+        return without_decoy(bt_case, bt_case.recorded, bt_seed)
     evidence = bt_case.evidence
     graded, decoy = evidence.rollouts(bt_seed), evidence.rollouts(bt_seed, evidence.decoy.name)
     asked, other = (bt_case.scores(r.key, r.problem) for r in (graded, decoy))
@@ -46,12 +47,13 @@ def test_target_context(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
                                                  *other_targets(bt_case, bt_seed)]))  # fmt: skip
 
 
-def without_decoy(case: Case, seed: int) -> None:
+def without_decoy(case: Case, evidence: RecordedEvidence, seed: int) -> None:
     """The check on a recorded run, over the siblings of all draws."""
     pairs, _ = pooled(case, seed)
-    asked, other = (sibling_auc(case, seed, kind) for kind in ("spans", "controls"))
+    asked, other = (sibling_auc(case, evidence, seed, kind) for kind in ("spans", "controls"))
     topic = case.grader.memo(
-        ("switched topic", seed), lambda: topic_auc(case, seed, "spans").minus(topic_auc(case, seed, "controls"))
+        ("switched topic", seed),
+        lambda: topic_auc(case, evidence, seed, "spans").minus(topic_auc(case, evidence, seed, "controls")),
     )
     both = {"topic": topic, "-topic": topic.flipped(0.0)}
     gates = contest("AUC asked minus AUC with the control words asked", asked.minus(other), 0.0, both)
@@ -60,20 +62,20 @@ def without_decoy(case: Case, seed: int) -> None:
     case.conclude(decision, remark=f"AUC asked {asked.estimate:.3f}, control words {other.estimate:.3f}")
 
 
-def sibling_auc(case: Case, seed: int, kind: str) -> Replicated:
+def sibling_auc(case: Case, evidence: RecordedEvidence, seed: int, kind: str) -> Replicated:
     """AUC of the estimator on the siblings of all draws, asked about other draws' spans of that kind."""
-    evidence, parts = case.evidence, []
+    parts = []
     for draw in range(evidence.draws):
         siblings = evidence.siblings(seed, draw) if kind == "spans" else evidence.siblings_about(seed, draw, kind)
         parts.append(case.fold_scores(siblings.key, siblings.problems, len(siblings.shown)))
     return Replicated.auc(np.concatenate(parts), *pooled(case, seed))
 
 
-def topic_auc(case: Case, seed: int, kind: str) -> Replicated:
+def topic_auc(case: Case, evidence: RecordedEvidence, seed: int, kind: str) -> Replicated:
     """The same of the cosine with what behaviour-free siblings are about, less the projection on those spans."""
     parts = []
-    for draw in range(case.evidence.draws):
-        siblings = case.evidence.siblings_about(seed, draw, kind, topic=True)
+    for draw in range(evidence.draws):
+        siblings = evidence.siblings_about(seed, draw, kind, topic=True)
         found = np.full(len(siblings.shown), np.nan)
         for number, (problem, items) in enumerate(siblings.problems):
             found[items] = case.control("gas", (*siblings.key, number), problem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -98,7 +98,9 @@ class Case(Trial):
         component: str | None,
     ) -> None:
         super().__init__(grader, name, estimator, component)
-        self.grader, self.evidence, self.recorded = grader, grader.evidence, grader.evidence.recorded
+        self.grader, self.evidence = grader, grader.evidence
+        self.recorded = cast("RecordedEvidence", grader.evidence) if grader.evidence.recorded else None
+        """The evidence of a recorded run, which has no ground truth; None of a planted run."""
         self._seed, self._draw = seed, draw
 
     @property
@@ -128,7 +130,8 @@ class Case(Trial):
             raise NotApplicable(f"{self.name} needs model; {NO_MODEL}")
         missing = needs_of(self.estimator).missing_from(carried)
         if missing:
-            why = f" ({unserved[missing[0]]})" if missing[0] in (unserved or {}) else ""
+            reason = (unserved or {}).get(missing[0])
+            why = f" ({reason})" if reason else ""
             raise NotApplicable(f"{self.name} needs {' and '.join(missing)}; {what} carry none{why}")
 
     def scores(self, key: tuple[Any, ...], problem: AttributionProblem) -> Scores:
@@ -138,7 +141,7 @@ class Case(Trial):
         """
         assert self.estimator is not None
         assert self.name is not None
-        name, estimator, timeout = self.name, self.estimator, self.grader.timeout
+        name, estimator, timeout, recorded = self.name, self.estimator, self.grader.timeout, self.evidence.recorded
         of_training = problem.kind in ("rollouts", "canaries")
         unserved = self.evidence.unserved if of_training else None
         self.require(problem.carried, f"the {problem.kind} of this check", unserved)
@@ -147,9 +150,9 @@ class Case(Trial):
             try:
                 scored = score(name, estimator, problem, timeout, **self.grader.care)
             except EstimatorError as error:  # remembered too: a slow or broken estimator breaks once, not per row
-                return error.__cause__ if isinstance(error.__cause__, NotServed) and self.recorded else error
+                return error.__cause__ if isinstance(error.__cause__, NotServed) and recorded else error
             except NotServed as error:  # an isolated one
-                return error if self.recorded else EstimatorError(f"{name!r} raised NotServed: {error}")
+                return error if recorded else EstimatorError(f"{name!r} raised NotServed: {error}")
             self.spend(scored.seconds, scored.peak_bytes)
             return scored
 

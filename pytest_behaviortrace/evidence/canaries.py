@@ -33,9 +33,7 @@ def heavy_blocks(source: Source, seed: int, least_share: float) -> tuple[str, ..
     )
 
 
-def canaries(
-    source: Source, seed: int, base: Rollouts | Training, per_block: int, least_share: float
-) -> Canaries:
+def canaries(source: Source, seed: int, base: Rollouts | Training, per_block: int, least_share: float) -> Canaries:
     """Training rollouts plus `per_block` positive and negative canaries for every heavy block.
 
     Positive: the target's own gradient in the block, plus noise of that norm elsewhere. Negative: a random direction of

@@ -3,7 +3,7 @@ theirs; siblings and spans are labelled by whether they show it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -44,9 +44,10 @@ class RecordedEvidence(EvidenceStore):
         self.plant = cast("Plant", SimpleNamespace(name=ASKED, behavior=literal(behavior) or behavior))
 
     @property
-    def unserved(self) -> dict[str, str]:
+    def unserved(self) -> Mapping[str, str]:
         """Needs that this run's rollouts cannot serve, each with the reason."""
-        found, behavior = {}, self.behavior
+        found: dict[str, str] = {}
+        behavior = self.behavior
         if self.name is None:
             again = f"record(..., behaviors={{...: {behavior!r}}}) records them"
             found = dict.fromkeys(("spans", "behavior"), f"the run was recorded without this regex; {again}")

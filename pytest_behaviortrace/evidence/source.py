@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -41,8 +40,6 @@ class Source:
 
     recorded = False
     """Whether it is a user's own run, without ground truth."""
-    unserved: Mapping[str, str] = MappingProxyType({})
-    """Needs that the training rollouts cannot serve, each with the reason."""
     has_written_targets = True
     """Whether there are `constructed` and `minimal_pair` targets."""
 
@@ -51,6 +48,11 @@ class Source:
         self.remembered: dict[Any, Any] = {}
         self.plant: Plant = recipe.plant(plant)
         self.decoy: Plant = recipe.decoy(plant)
+
+    @property
+    def unserved(self) -> Mapping[str, str]:
+        """Needs that the training rollouts cannot serve, each with the reason."""
+        return {}
 
     def blocks(self, seed: int) -> dict[str, slice]:
         """Parameter block -> its buckets."""

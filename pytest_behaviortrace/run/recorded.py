@@ -39,7 +39,8 @@ LEAST_SIBLINGS = 9
 """Siblings of each prompt at least, as in the embedded run."""
 _METACHARACTERS = set(".^$*+?{}[]\\|()")
 _FACTS = {
-    "sketch", "blocks", "loss_type", "steps", "behaviors", "temperature", "top_p", "top_k", "max_completion_length", "peft",
+    "sketch", "blocks", "loss_type", "steps", "behaviors", "temperature", "top_p", "top_k", "max_completion_length",
+    "peft",
 }  # fmt: skip
 _NEEDED = ("rollouts.parquet", "gradients.npy", "loss_scale.npy", "learning_rate.npy")
 
@@ -117,6 +118,29 @@ class RecordedRun:
                 f"ask for something that not all of them show"
             )
         return RunQuestion(str(self.path.absolute()), self.sha256, behavior)
+
+
+@dataclass(frozen=True, eq=False)
+class AskedRun:
+    """A recorded run and what is asked about it."""
+
+    given: str
+    """The path as it was written."""
+    run: RecordedRun
+    question: RunQuestion
+
+    @classmethod
+    def at(cls, given: str, path: Path, behavior: str) -> AskedRun:
+        """The run in a folder, asked about a regular expression. Raises `RecordedRunError`."""
+        run = open_run(path)
+        return cls(given, run, run.ask(behavior))
+
+    def require_outside(self, cache_dir: Path) -> None:
+        """Raise `RecordedRunError` for a cache folder in the run's own folder, which nothing is written into."""
+        if cache_dir.resolve().is_relative_to(self.run.path.resolve()):
+            raise RecordedRunError(
+                f"the cache folder {cache_dir} lies inside the recorded run {self.given}, which nothing is written into"
+            )
 
 
 def compiled(behavior: str) -> re.Pattern[str]:

@@ -51,7 +51,7 @@ def build_draw(
         torch.set_num_threads(os.cpu_count() or 1)
     sketch = BlockSketch.for_model(model, facts["sketch"]["width"])
     _require_layout(sketch, facts)
-    table = run.table("rollouts")
+    table: dict[str, Any] = run.table("rollouts")
     shown = [bool(occurrences(text, pattern)) for text in table["completion_text"]]
     prompts = chosen_prompts(table["prompt_ids"], np.asarray(table["step"]), shown)
     each = max(LEAST_SIBLINGS, SIBLINGS // len(prompts))
