@@ -69,9 +69,17 @@ def run(args: argparse.Namespace) -> int:
     known = standing(args.estimator, estimator, cache_dir, flag)
     warnings = _warnings(args.estimator, known, headroom(evidence, RUN))
     ranking = Ranking(
-        SUITE, describe_run(asked), args.estimator, found.top, found.shown, found.shared, found.interval, found.resamples, known,
+        SUITE,
+        describe_run(asked),
+        args.estimator,
+        found.top,
+        found.shown,
+        found.shared,
+        found.interval,
+        found.resamples,
+        known,
         warnings,
-    )  # fmt: skip
+    )
     if args.json:
         print(report.to_json(ranking))
     else:

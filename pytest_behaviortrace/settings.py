@@ -64,7 +64,8 @@ def resolve(config: pytest.Config, registry: Registry) -> Settings:
         raise pytest.UsageError(str(error)) from None
     recorded, draws, cache_dir = reader.recorded(), reader.count("bt_draws", DRAWS), reader.cache_dir()
     if recorded is not None:
-        seeds, recipe = (RUN,), Recipe.load(RECIPE)
+        seeds: tuple[int, ...] = (RUN,)
+        recipe = Recipe.load(RECIPE)
         plant = recipe.plants[0].name
         try:
             recorded.require_outside(cache_dir)

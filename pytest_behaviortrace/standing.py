@@ -15,6 +15,7 @@ from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.store import Store
 from pytest_behaviortrace.scorecard import Row, Scorecard, worst
 from pytest_behaviortrace.suite import SUITE
+from pytest_behaviortrace.trial import Trial
 from pytest_behaviortrace.verdict import ClaimFailed, Inconclusive, NotApplicable, Verdict
 
 
@@ -52,6 +53,7 @@ def _rows(grader: Grader, name: str, estimator: Estimator) -> Iterator[Row]:
 def _outcome(
     check: checklist.Check, spec: checklist.RowSpec, grader: Grader, estimator: Estimator
 ) -> tuple[Verdict, str]:
+    case: Trial
     if check.needs_run:
         case = grader.case(spec.estimator, estimator, spec.seed, spec.draw, spec.component)
     else:

@@ -83,7 +83,7 @@ def _show_on_terminal(ranking: Ranking, stream: TextIO) -> None:
 
 def _above(ranking: Ranking) -> Iterator[str]:
     run = ranking.run
-    yield f"run {run.path}@{run.manifest_sha256[:8]}, behaviour {run.behavior!r}: {run.shown} of {run.n} rollouts show it"
+    yield f"run {run.path}@{run.manifest_sha256[:8]}, behaviour {run.behavior!r}: in {run.shown} of {run.n} rollouts"
     yield f"which of them taught it, by {ranking.estimator}: the first {len(ranking.top)} of {run.n}"
     yield ""
 
@@ -112,7 +112,7 @@ def _numbers(row: RankedRollout) -> tuple[str, ...]:
 
 
 def _short_prompt(row: RankedRollout) -> str:
-    text = _one_line(_TEMPLATE_TOKEN.sub(" ", row.prompt))
+    text = _spaced(_TEMPLATE_TOKEN.sub(" ", row.prompt)).strip()
     return text if len(text) <= PROMPT else f"{text[: PROMPT - 3]}..."
 
 
@@ -126,12 +126,9 @@ def pieces(row: RankedRollout, width: int = COMPLETION) -> list[Piece]:
     for low, high in spans:
         if low >= stop:
             break
-        found += [
-            (_one_line(text[at:low], ends=False), False),
-            (_one_line(text[low : min(high, stop)], ends=False), True),
-        ]
+        found += [(_spaced(text[at:low]), False), (_spaced(text[low : min(high, stop)]), True)]
         at = min(high, stop)
-    found.append((_one_line(text[at:stop], ends=False), False))
+    found.append((_spaced(text[at:stop]), False))
     if stop < len(text):
         found.append(("...", False))
     return [piece for piece in found if piece[0]]
@@ -152,7 +149,6 @@ def _marked(parts: Sequence[Piece]) -> str:
     return "".join(f"{MARK}{text}{MARK}" if is_behavior else text for text, is_behavior in parts)
 
 
-def _one_line(text: str, ends: bool = True) -> str:
-    """No line breaks and no control characters, which could steer a terminal."""
-    plain = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(plain.split()) if ends else re.sub(r"\s+", " ", plain)
+def _spaced(text: str) -> str:
+    """No line breaks and no control characters, which could steer a terminal; spaces in their place."""
+    return re.sub(r"\s+", " ", "".join(c if c.isprintable() else " " for c in text))

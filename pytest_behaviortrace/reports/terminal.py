@@ -23,9 +23,9 @@ COLOURS = {
 
 
 NO_TRUTH = (
-    "On a recorded run nobody knows which rollouts taught the behaviour. What needs ground truth is n/a: precision in the "
-    "window, AUC against decoys, reward control, look-alikes. So no verdict here says that an estimator finds causes; "
-    "grade it on the embedded run for that (without --bt-run)."
+    "On a recorded run nobody knows which rollouts taught the behaviour. What needs ground truth is n/a: precision in "
+    "the window, AUC against decoys, reward control, look-alikes. So no verdict here says that an estimator finds "
+    "causes; grade it on the embedded run for that (without --bt-run)."
 )
 
 INDENT = " " * 6

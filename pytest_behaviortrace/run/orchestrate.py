@@ -24,7 +24,7 @@ from pytest_behaviortrace.run.lock import BuildLock
 from pytest_behaviortrace.run.manifest import flush
 from pytest_behaviortrace.run.process import Events, Running, Task, end, ending, interrupts_later, start, tail
 from pytest_behaviortrace.run.progress import Display, Silent
-from pytest_behaviortrace.run.recorded import RUN, store_of
+from pytest_behaviortrace.run.recorded import RUN, RecordedStore, store_of
 from pytest_behaviortrace.run.store import Store
 
 if TYPE_CHECKING:
@@ -93,12 +93,14 @@ def ensure_draws(
     display: Display | None = None,
     *,
     builder: str = DRAW_BUILDER,
-) -> Store:
+) -> RecordedStore:
     """A store in which every given draw of a recorded run is present and undamaged; see `ensure`.
 
     Nothing is written into the run's own folder. Raises `RecordedRunError` too, when the run is damaged or changed.
     """
-    return ensure(question, [RUN], draws, cache_dir, display, builder=builder)
+    store = ensure(question, [RUN], draws, cache_dir, display, builder=builder)
+    assert isinstance(store, RecordedStore)
+    return store
 
 
 @contextlib.contextmanager
