@@ -71,8 +71,8 @@ def over_draws(case: Case, part: Callable[[Case], list[Row]]) -> None:
         min(draw.clusters for draw in draws),
     )
     gate = Gate("mean over draws, above chance", mean.interval())
-    floor = Floor("draws", len(draws), LEAST_DRAWS)
-    decision = everywhere(decide([gate], [floor], chance=0.0, n=len(rows)), rows)
+    floors = [Floor("draws", len(draws), LEAST_DRAWS), Floor("prompts that tell siblings apart", mean.clusters, 1)]
+    decision = everywhere(decide([gate], floors, chance=0.0, n=len(rows)), rows)
     room = case.grader.headroom(run)
     if room.verdict is not Verdict.PASS:
         decision = decision.but(Verdict.INCONCLUSIVE, f"the run has no headroom: {room.reason}")
@@ -97,7 +97,7 @@ def everywhere(decision: Decision, rows: list[Row]) -> Decision:
 def spread(rows: list[Row]) -> list[str]:
     """How much of the estimates' variance is due to seed, draw and rollouts."""
     seeds, draws = ({getattr(row, what) for row in rows} for what in ("seed", "draw"))
-    if not rows or len(rows) != len(seeds) * len(draws):
+    if not rows or len(rows) != len(seeds) * len(draws) or not all(np.isfinite(row.sampling) for row in rows):
         return []
     table = np.array([[row.estimate, row.sampling] for row in rows]).reshape(len(seeds), len(draws), 2)
     return [statistics.variance_components(table[:, :, 0], table[:, :, 1]).describe()]
@@ -106,7 +106,8 @@ def spread(rows: list[Row]) -> list[str]:
 def row(seed: int, draw: int, name: str, statistic: Replicated, controls: dict[str, Replicated], chance: float) -> Row:
     """One seed's (or draw's) estimates."""
     margins = {control: statistic.estimate - theirs.estimate for control, theirs in controls.items()}
-    return Row(seed, draw, name, statistic.estimate - chance, margins, float(np.nanvar(statistic.replicates)))
+    known = statistic.replicates[np.isfinite(statistic.replicates)]
+    return Row(seed, draw, name, statistic.estimate - chance, margins, float(np.var(known)) if len(known) else np.nan)
 
 
 def window_precision(case: Case) -> list[Row]:

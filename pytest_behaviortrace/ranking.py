@@ -59,8 +59,8 @@ def rank(evidence: RecordedEvidence, name: str, estimator: Estimator, top: int, 
     elif not why:
         why = "none: no targets were resampled"
     said = why or (
-        f"{LEVEL:.0%} of the scores under {len(spread)} targets, each made of prompts drawn with replacement from those "
-        f"of the draws; how far the target is known, not how far the estimator is right"
+        f"{LEVEL:.0%} of the scores under {len(spread)} targets, each made of prompts drawn with replacement from "
+        f"those of the draws; how far the target is known, not how far the estimator is right"
     )
     bounds = None if why else np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     order = first(scores, training.row, top)

@@ -194,9 +194,7 @@ class _Reader:
         if value is None and behavior is None:
             return None
         if value is None:
-            raise pytest.UsageError(
-                f"{asked_where} says what to look for in a recorded run; name it with --bt-run=PATH"
-            )
+            raise pytest.UsageError(f"{asked_where} is about a recorded run; name it with --bt-run=PATH")
         if behavior is None:
             raise pytest.UsageError(f"{where} needs to know what to look for: give --bt-behavior=REGEX")
         for name in PLANTED_ONLY:
