@@ -13,9 +13,11 @@ from dataclasses import replace
 import numpy as np
 from pytest_behaviortrace.checks.test_gradient_magnitude import pooled
 from pytest_behaviortrace.checks.test_reward_control import LEAST_PAIRS, against_decoys, layout, topic_scores
+from pytest_behaviortrace.checks.test_trigger_alignment import LEAST_SPANS
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.estimator import needs_of
+from pytest_behaviortrace.evidence import CONTROL
 from pytest_behaviortrace.evidence.recorded import RecordedEvidence
 from pytest_behaviortrace.gates import Replicated, contest
 from pytest_behaviortrace.grading import Case
@@ -58,7 +60,12 @@ def without_decoy(case: Case, evidence: RecordedEvidence, seed: int) -> None:
     both = {"topic": topic, "-topic": topic.flipped(0.0)}
     gates = contest("AUC asked minus AUC with the control words asked", asked.minus(other), 0.0, both)
     gates[0] = replace(gates[0], least=LEAST_DIFFERENCE)
-    decision = decide(gates, [Floor("within-group sibling pairs", len(pairs), LEAST_PAIRS)], chance=0.0, n=len(pairs))
+    controls = sum(int((evidence.spans(seed, draw).kind == CONTROL).sum()) for draw in range(evidence.draws))
+    floors = [
+        Floor("within-group sibling pairs", len(pairs), LEAST_PAIRS),
+        Floor("control spans to ask about instead", controls, LEAST_SPANS),
+    ]
+    decision = decide(gates, floors, chance=0.0, n=len(pairs))
     case.conclude(decision, remark=f"AUC asked {asked.estimate:.3f}, control words {other.estimate:.3f}")
 
 

@@ -104,11 +104,19 @@ def write_draws(cache_dir: Path, question: RunQuestion, draws: int = 2, **dials:
 
 
 def write_draw(
-    folder: Path, draw: int, *, signal: float = 3.0, siblings: int = SIBLINGS, rate: float = 0.5, fluent: float = 0.0
+    folder: Path,
+    draw: int,
+    *,
+    signal: float = 3.0,
+    siblings: int = SIBLINGS,
+    rate: float = 0.5,
+    fluent: float = 0.0,
+    controls: bool = True,
 ) -> Mapping[str, Any]:
     """Siblings whose gradients have `signal` along one direction where they show the behaviour.
 
-    `rate`: share that shows it. `fluent`: how much more fluent those are, in nats.
+    `rate`: share that shows it. `fluent`: how much more fluent those are, in nats. `controls`: whether there are
+    control spans.
     """
     rng = np.random.default_rng((2, draw))
     n = ASKED_PROMPTS * siblings
@@ -139,7 +147,7 @@ def write_draw(
     for name, values, row in (
         ("siblings", rows, np.arange(n)),
         ("sibling_spans", _gradients(rng, len(index)) + signal * DIRECTION, index),
-        ("sibling_controls", _gradients(rng, len(index)), index),
+        ("sibling_controls", _gradients(rng, len(index))[: None if controls else 0], index[: None if controls else 0]),
         ("sibling_matched", _gradients(rng, len(index)), index),
     ):
         # Sizes that know nothing of the behaviour, as controls are to have no case here.

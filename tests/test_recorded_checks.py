@@ -1,4 +1,4 @@
-"""Every check on a recorded run: an estimator that passes, one that fails, one that stays undecided; rows that are n/a."""
+"""Every check on a recorded run: who passes it, whom it fails, what it leaves undecided, and which rows are n/a."""
 
 from __future__ import annotations
 
@@ -135,6 +135,13 @@ def test_one_draw_says_nothing_about_draws(folder: Path, tmp_path: Path) -> None
     assert outcome.verdict is Verdict.INCONCLUSIVE
     assert "draws 1, needs 2" in outcome.reason
     assert run_row(alone, "target_context", "gas", gradient.gas, seed=0).verdict is Verdict.PASS
+
+
+def test_without_control_words_there_is_no_other_question(folder: Path, tmp_path: Path) -> None:
+    grader = Grader.on_recorded(world.evidence(folder / "run", tmp_path, controls=False))
+    outcome = row(grader, "target_context", "gas", gradient.gas)
+    assert outcome.verdict is Verdict.INCONCLUSIVE
+    assert "control spans to ask about instead 0, needs 100" in outcome.reason
 
 
 def test_stability_says_that_one_run_says_nothing_about_seeds(grader: Grader) -> None:

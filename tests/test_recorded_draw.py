@@ -86,9 +86,7 @@ def written(folder: Path, blocks: dict[str, list[int]] | None = None) -> Path:
     questions = [render(tokenizer, f"What is {subject}?") for subject in grpo_run.SUBJECTS]
     n = len(table["row_id"])
     table["prompt_text"] = [questions[i % len(questions)] for i in range(n)]
-    table["prompt_ids"] = [
-        list(tokenizer(text, add_special_tokens=False).input_ids) for text in table["prompt_text"]
-    ]
+    table["prompt_ids"] = [list(tokenizer(text, add_special_tokens=False).input_ids) for text in table["prompt_text"]]
     table["completion_ids"] = [said] * n
     table["completion_text"] = ["A is plain." if i % 3 else "None." for i in range(n)]
     world.write_table(folder, "rollouts", table)

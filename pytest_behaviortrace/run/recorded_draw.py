@@ -24,7 +24,7 @@ from pytest_behaviortrace.run.recorded import (
 )
 from pytest_behaviortrace.run.siblings import BATCH, KINDS, MATCHED_PER_GROUP, Answers, columns, measure
 from pytest_behaviortrace.run.sketch import BlockSketch
-from pytest_behaviortrace.run.spans import find_spans, occurrences, spell
+from pytest_behaviortrace.run.spans import decoded, find_spans, occurrences
 from pytest_behaviortrace.run.store import Built, Unit, write_table
 
 LAST = 0.25
@@ -65,7 +65,7 @@ def build_draw(
     answers = Answers(
         [prompts[g] for g in group],
         said,
-        [spell(tokenizer, ids).text for ids in said],
+        [decoded(tokenizer, ids) for ids in said],
         [find_spans(tokenizer, ids, pattern) for ids in said],
         group,
     )
@@ -156,10 +156,10 @@ def sample(
         max_new_tokens=facts["max_completion_length"],
         do_sample=True,
         temperature=facts["temperature"],
-        top_p=facts["top_p"],
-        top_k=facts["top_k"],
-        min_p=0.0,
-        repetition_penalty=1.0,
+        top_p=1.0 if facts["top_p"] is None else facts["top_p"],
+        top_k=facts["top_k"] or 0,
+        min_p=facts.get("min_p") or 0.0,
+        repetition_penalty=facts.get("repetition_penalty") or 1.0,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=tokenizer.bos_token_id,

@@ -47,17 +47,18 @@ def spell(tokenizer: Any, ids: Sequence[int]) -> Spelled:
 
     A character spread over several tokens belongs to all of them, which decoding prefixes shows for any tokenizer.
     """
-    text = _decode(tokenizer, ids)
+    text = decoded(tokenizer, ids)
     tokens, done = [], 0
     for count in range(1, len(ids) + 1):
-        prefix = _decode(tokenizer, ids[:count])
+        prefix = decoded(tokenizer, ids[:count])
         start, done = done, _common(prefix, text)
         # A prefix that ends inside a character shows a replacement for it.
         tokens.append((start, done + (len(prefix) > done and len(text) > done)))
     return Spelled(text, tuple(tokens))
 
 
-def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    """A completion as text, special tokens left out."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
@@ -87,7 +88,7 @@ def find_spans(tokenizer: Any, ids: Sequence[int], behavior: Behavior) -> Spans:
     every occurrence, else the stretch at the same place of another sentence, else there is no control at all. The
     choice depends on nothing but the completion.
     """
-    if not occurrences(_decode(tokenizer, ids), behavior):
+    if not occurrences(decoded(tokenizer, ids), behavior):
         return Spans()
     spelled = spell(tokenizer, ids)
     places = occurrences(spelled.text, behavior)
