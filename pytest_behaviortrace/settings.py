@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -28,7 +28,9 @@ from pytest_behaviortrace.options import (
 from pytest_behaviortrace.registry import Registry, RegistryError
 from pytest_behaviortrace.run.cache import default_cache_dir
 from pytest_behaviortrace.run.recipe import Recipe
-from pytest_behaviortrace.run.recorded import RUN, AskedRun, RecordedRunError, open_run
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.run.recorded import AskedRun
 
 
 @dataclass(frozen=True)
@@ -62,15 +64,12 @@ def resolve(config: pytest.Config, registry: Registry) -> Settings:
             registry.find(name)
     except RegistryError as error:
         raise pytest.UsageError(str(error)) from None
-    recorded, draws, cache_dir = reader.recorded(), reader.count("bt_draws", DRAWS), reader.cache_dir()
+    draws, cache_dir = reader.count("bt_draws", DRAWS), reader.cache_dir()
+    recorded = reader.recorded(cache_dir)
     if recorded is not None:
-        seeds: tuple[int, ...] = (RUN,)
+        seeds: tuple[int, ...] = (0,)  # the run's number
         recipe = Recipe.load(RECIPE)
         plant = recipe.plants[0].name
-        try:
-            recorded.require_outside(cache_dir)
-        except RecordedRunError as error:
-            raise pytest.UsageError(f"{error}; choose another with --bt-cache-dir or {CACHE_VARIABLE}") from None
     else:
         seeds, recipe = tuple(range(reader.count("bt_seeds", SEEDS))), reader.recipe()
         plant = reader.plant(recipe)
@@ -187,7 +186,7 @@ class _Reader:
             self._wrong(name, where, "only tests the machinery (gradable = false); choose a recipe that can be graded")
         return recipe
 
-    def recorded(self) -> AskedRun | None:
+    def recorded(self, cache_dir: Path) -> AskedRun | None:
         """The user's own run and what is asked about it; None where planted runs are graded."""
         value, where, folder = self._value("bt_run")
         behavior, asked_where, _ = self._value("bt_behavior")
@@ -202,14 +201,18 @@ class _Reader:
             # What the ini file says of planted runs does not matter to a run named on the command line.
             if other is not None and (other_where.startswith("--") or not where.startswith("--")):
                 raise pytest.UsageError(f"{other_where} is about planted runs and {where} names another; leave one out")
+        from pytest_behaviortrace.run.recorded import AskedRun, RecordedRunError, open_run
+
+        said = where
         try:
             run = open_run(folder / Path(value).expanduser())
+            said = asked_where
+            found = AskedRun(value, run, run.ask(behavior))
+            said = f"--bt-cache-dir or {CACHE_VARIABLE}"
+            found.require_outside(cache_dir)
         except RecordedRunError as error:
-            raise pytest.UsageError(f"{where}: {error}") from None
-        try:
-            return AskedRun(value, run, run.ask(behavior))
-        except RecordedRunError as error:
-            raise pytest.UsageError(f"{asked_where}: {error}") from None
+            raise pytest.UsageError(f"{said}: {error}") from None
+        return found
 
     def plant(self, recipe: Recipe) -> str:
         """One of the recipe's plants; by default the first."""

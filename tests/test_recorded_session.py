@@ -102,7 +102,11 @@ REFUSED = {
     ("--bt-run=myrun", "--bt-behavior=a*"): "--bt-behavior: 'a?' matches the empty string*",
     ("--bt-run=myrun", "--bt-behavior=absent"): "--bt-behavior: 'absent' matches no completion of the 320 rollouts*",
     ("--bt-run=myrun", "--bt-behavior=Item"): "--bt-behavior: 'Item' matches every one of the 320 rollouts*",
-    ("--bt-run=myrun", "--bt-behavior=QZ", "--bt-cache-dir=myrun/c"): "the cache folder *myrun/c lies inside*",
+    (
+        "--bt-run=myrun",
+        "--bt-behavior=QZ",
+        "--bt-cache-dir=myrun/c",
+    ): "--bt-cache-dir or *: the cache folder *myrun/c lies*",
 }
 
 
@@ -144,3 +148,18 @@ def test_nothing_heavy_is_loaded_on_a_hit(pytester: pytest.Pytester, recorded: P
         "    print('heavy:', sorted({'torch', 'trl', 'transformers', 'datasets'} & set(sys.modules)))\n"
     )
     grade(pytester, "-k", "not stress").stdout.fnmatch_lines(["heavy: []"])
+
+
+def test_workers_write_the_same_report(pytester: pytest.Pytester, recorded: Path) -> None:
+    for name, more in (("serial.json", ()), ("workers.json", ("-n", "2"))):
+        grade(pytester, f"--bt-report={name}", "-k", "not stress", *more)
+    assert (pytester.path / "serial.json").read_bytes() == (pytester.path / "workers.json").read_bytes()
+
+
+def test_isolated_estimators_are_told_what_was_not_recorded(pytester: pytest.Pytester, recorded: Path) -> None:
+    world.write_draws(pytester.path / "cache", open_run(recorded).ask(world.UNRECORDED))
+    row = "checks/test_coverage.py"
+    result = grade(pytester, "--bt-isolate", "--bt-estimator=tracincp", row, behavior=world.UNRECORDED)
+    result.stdout.fnmatch_lines(["gas: PARTIAL (1 of 21 rows: 1 pass)*", "tracincp: PARTIAL (1 of 21 rows: 1 n/a)*"])
+    assert "tracincp reads what this run does not have" in " ".join(result.outlines)
+

@@ -15,6 +15,7 @@ from check_doubles import OwnGradients
 from check_rows import CHECKS, Outcome, run_row
 
 from pytest_behaviortrace import __main__
+from pytest_behaviortrace.estimator import NotServed
 from pytest_behaviortrace.estimators import controls, gradient
 from pytest_behaviortrace.evidence.recorded import RecordedEvidence
 from pytest_behaviortrace.grading import Grader
@@ -93,6 +94,13 @@ def test_estimators_with_gradients_of_their_own_are_asked_block_by_block(evidenc
     assert run_row(grader, "coverage", "own", own, seed=0).verdict is Verdict.PASS
     deaf = OwnGradients(evidence.run.facts["steps"], deaf=True)
     assert run_row(grader, "coverage", "deaf", deaf, seed=0).verdict is Verdict.FAIL
+
+
+def test_not_served_is_no_way_out_of_a_check_on_a_planted_run(grader: Grader) -> None:
+    def sly(problem: Any) -> Any:
+        raise NotServed("nothing to see here")
+
+    assert run_row(grader, "coverage", "sly", sly, seed=0).verdict is Verdict.ERROR
 
 
 def test_the_draws_are_of_the_last_policy_and_show_what_it_learned(evidence: RecordedEvidence) -> None:
