@@ -162,4 +162,3 @@ def test_isolated_estimators_are_told_what_was_not_recorded(pytester: pytest.Pyt
     result = grade(pytester, "--bt-isolate", "--bt-estimator=tracincp", row, behavior=world.UNRECORDED)
     result.stdout.fnmatch_lines(["gas: PARTIAL (1 of 21 rows: 1 pass)*", "tracincp: PARTIAL (1 of 21 rows: 1 n/a)*"])
     assert "tracincp reads what this run does not have" in " ".join(result.outlines)
-
