@@ -13,6 +13,7 @@ from pytest_behaviortrace.evidence import EvidenceStore
 from pytest_behaviortrace.headroom import headroom
 from pytest_behaviortrace.isolation import NO_MODEL, Isolated
 from pytest_behaviortrace.problem import AttributionProblem, IntArray
+from pytest_behaviortrace.run.recorded import RUN
 from pytest_behaviortrace.scoring import Scored, score
 from pytest_behaviortrace.statistics import RESAMPLES, ClusterBootstrap
 from pytest_behaviortrace.trial import Bench, Trial
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from pytest_behaviortrace.run.store import Store
 
 Scores = NDArray[np.float64]
-
-RUN = 0
-"""A recorded run's number, where a planted one has its seed."""
 
 CARELESS: Mapping[str, bool] = {"watch_memory": False, "compare_inputs": False}
 """How scores of our own are called: controls, and contenders of a calibration."""

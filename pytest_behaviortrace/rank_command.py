@@ -38,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
 def run(args: argparse.Namespace) -> int:
     """Rank and print; returns the exit code. Progress and complaints go to standard error."""
     from pytest_behaviortrace.estimator import EstimatorError, needs_of
-    from pytest_behaviortrace.grading import RUN
     from pytest_behaviortrace.headroom import headroom
     from pytest_behaviortrace.ranked import Ranking
     from pytest_behaviortrace.ranking import rank
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from pytest_behaviortrace.reports import ranking as report
     from pytest_behaviortrace.run.cache import CacheError, default_cache_dir
     from pytest_behaviortrace.run.orchestrate import TrainingFailed
-    from pytest_behaviortrace.run.recorded import AskedRun, RecordedRunError
+    from pytest_behaviortrace.run.recorded import RUN, AskedRun, RecordedRunError
     from pytest_behaviortrace.session import describe_run
     from pytest_behaviortrace.standing import standing
     from pytest_behaviortrace.verdict import NotApplicable

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pytest_behaviortrace.estimator import Estimator, needs_of
 from pytest_behaviortrace.evidence.recorded import RecordedEvidence
 from pytest_behaviortrace.evidence.records import F32
-from pytest_behaviortrace.grading import CARELESS, RUN, Grader
+from pytest_behaviortrace.grading import CARELESS, Grader
 from pytest_behaviortrace.ranked import RankedRollout
-from pytest_behaviortrace.run.recorded import ASKED, compiled
+from pytest_behaviortrace.run.recorded import ASKED, RUN, compiled
 from pytest_behaviortrace.run.spans import occurrences
 
 RESAMPLES = 40
