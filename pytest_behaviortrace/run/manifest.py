@@ -78,9 +78,10 @@ def seal(folder: Path, description: Mapping[str, Any]) -> dict[str, Any]:
     return manifest
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path, *, renamed: bool = False) -> dict[str, Any]:
     """The manifest of a unit folder, whole and self-consistent; its files are not looked at.
 
+    `renamed`: the folder may have another name than the unit had when it was sealed.
     Raises `MissingUnit` if there is no such folder, `DamagedUnit` if the manifest is absent, unreadable or altered.
     """
     unit = folder.name
@@ -100,7 +101,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DamagedUnit(unit, folder, MANIFEST, "lacks required fields")
     if manifest["sha256"] != _own_hash(manifest):
         raise DamagedUnit(unit, folder, MANIFEST, "was altered: its own sha256 does not match")
-    if manifest["unit"] != unit:
+    if manifest["unit"] != unit and not renamed:
         raise DamagedUnit(unit, folder, MANIFEST, f"belongs to {manifest['unit']}")
     for relative in manifest["files"]:
         parts = PurePosixPath(relative)
@@ -141,13 +142,13 @@ _checked: dict[tuple[Any, ...], tuple[str, str] | None] = {}
 """What this process has hashed: None if it was fine, else the file and its problem."""
 
 
-def verified_manifest(folder: Path) -> dict[str, Any]:
+def verified_manifest(folder: Path, *, renamed: bool = False) -> dict[str, Any]:
     """The manifest of a unit whose every file has been checked against its sha256.
 
     Hashing happens once per process and unit, and again when the manifest or any file changed on disk since.
     Raises `MissingUnit` or `DamagedUnit`.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, renamed=renamed)
     key = (str(folder), manifest["sha256"], check_sizes(folder, manifest))
     if key not in _checked:
         try:
