@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -56,14 +56,17 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def seal(folder: Path, description: Mapping[str, Any]) -> dict[str, Any]:
+def seal(folder: Path, description: Mapping[str, Any], *, without: Collection[str] = ()) -> dict[str, Any]:
     """Finish a unit folder: flush every file to disk, hash it, and write the manifest last. Returns the manifest.
 
-    `description` holds every manifest field but `schema`, `files` and `sha256` (the manifest's own hash).
+    `description` holds every manifest field but `schema`, `files` and `sha256` (the manifest's own hash). Files and
+    folders named in `without` lie in the folder and are no part of the unit.
     Raises `TypeError` if the description is not JSON (a tensor, a numpy number), `OSError` if the disk is full.
     """
     files: dict[str, dict[str, Any]] = {}
     for relative, path in files_under(folder):
+        if PurePosixPath(relative).parts[0] in without:
+            continue
         flush(path)
         files[relative] = {"sha256": sha256_of(path), "bytes": path.stat().st_size}
     for path in [p for p in folder.rglob("*") if p.is_dir()]:

@@ -151,6 +151,7 @@ def sample(
     """A completion of each prompt under the run's own sampling settings: its ids, end token included, no padding."""
     from transformers import GenerationConfig
 
+    ends = facts.get("eos_token_ids") or [tokenizer.eos_token_id]
     config = GenerationConfig(  # type: ignore[no-untyped-call]
         max_new_tokens=facts["max_completion_length"],
         do_sample=True,
@@ -160,10 +161,11 @@ def sample(
         min_p=facts.get("min_p") or 0.0,
         repetition_penalty=facts.get("repetition_penalty") or 1.0,
         pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        eos_token_id=ends,
         bos_token_id=tokenizer.bos_token_id,
         disable_compile=True,
     )
+    config.update(**(facts.get("generation_kwargs") or {}))
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     said: list[list[int]] = [[] for _ in prompts]
     with seeded(seed), evaluating(model):
@@ -178,7 +180,7 @@ def sample(
             ids, mask = ids.to(model.device), mask.to(model.device)
             made = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
             for row, i in zip(made[:, width:].tolist(), index, strict=True):
-                end = row.index(tokenizer.eos_token_id) + 1 if tokenizer.eos_token_id in row else len(row)
+                end = next((place + 1 for place, token in enumerate(row) if token in ends), len(row))
                 said[i] = row[:end]
             progress((start + len(index)) / len(order))
     return said
