@@ -4,6 +4,9 @@
 update-magnitude in both orientations. (b) The same after every gradient and span gradient is divided by its own norm:
 an estimator that lived on size has nothing left. Pitfall P1 of the paper. How the ranking reacts to random positive
 factors per gradient is reported, not gated: every first-order influence method scales with its gradient.
+
+A recorded run has no ground truth. There the claim is (b) on siblings: within their groups, those that show the
+behaviour score above the others once every gradient is divided by its norm, and better than norm-only tells them apart.
 """
 
 from typing import Any
@@ -13,18 +16,24 @@ from numpy.typing import NDArray
 
 from pytest_behaviortrace import statistics
 from pytest_behaviortrace.evidence import Rollouts
-from pytest_behaviortrace.gates import MIXTURE, Replicated, contest
+from pytest_behaviortrace.evidence.recorded import RecordedEvidence
+from pytest_behaviortrace.gates import MIXTURE, Replicated, both_ways, contest
 from pytest_behaviortrace.grading import Case
-from pytest_behaviortrace.problem import AttributionProblem
+from pytest_behaviortrace.problem import AttributionProblem, IntArray
 from pytest_behaviortrace.rows import scaled
-from pytest_behaviortrace.verdict import decide
+from pytest_behaviortrace.statistics import ClusterBootstrap, Pairs
+from pytest_behaviortrace.verdict import Floor, decide
 
 CONTROLS = ("norm-only", "update-magnitude")
+CHANCE = 0.5
+"""Of the AUC on siblings."""
 FACTOR_EXPONENT = 2.0
 """Factors of the reported scale sensitivity are 10^U(-2, 2): DESIGN, test_gradient_magnitude."""
 
 
 def test_gradient_magnitude(bt_case: Case, bt_estimator: str, bt_seed: int) -> None:
+    if bt_case.recorded is not None:
+        return without_truth(bt_case, bt_case.recorded, bt_seed)
     rollouts = bt_case.evidence.rollouts(bt_seed)
     flat, shaken = rescaled(rollouts.problem), rescaled(rollouts.problem, factors(rollouts.problem, bt_seed))
     plain_scores = bt_case.scores(rollouts.key, rollouts.problem)
@@ -36,6 +45,53 @@ def test_gradient_magnitude(bt_case: Case, bt_estimator: str, bt_seed: int) -> N
     )
     decision = decide(gates, chance=0.0, n=int(rollouts.window.sum()))
     bt_case.conclude(decision, remark=f"rank correlation under random gradient scale {sensitivity:.2f}")
+
+
+def without_truth(case: Case, evidence: RecordedEvidence, seed: int) -> None:
+    """The check on a recorded run, over the siblings of all draws."""
+    draws = [evidence.siblings(seed, draw) for draw in range(evidence.draws)]
+    scores: dict[str, NDArray[np.float64]] = {}
+    for name in ("plain", "unit norm", "shaken"):
+        parts = []
+        for siblings in draws:
+            folds = [(varied(evidence, problem, name, seed), items) for problem, items in siblings.problems]
+            key = siblings.key if name == "plain" else (name, *siblings.key)
+            parts.append(case.fold_scores(key, folds, len(siblings.shown)))
+        scores[name] = np.concatenate(parts)
+    pairs, bootstrap = pooled(case, seed)
+    norm = case.grader.memo(
+        ("pooled norm", seed),
+        lambda: Replicated.auc(np.concatenate([s.norm for s in draws]).astype(np.float64), pairs, bootstrap),
+    )
+    flat = Replicated.auc(scores["unit norm"], pairs, bootstrap)
+    gates = contest("AUC of siblings at unit norm", flat, CHANCE, both_ways("norm-only", norm))
+    decision = decide(gates, [Floor("within-group sibling pairs", len(pairs), 1)], chance=CHANCE, n=len(pairs))
+    sensitivity = statistics.spearman(scores["plain"], scores["shaken"])
+    plain = statistics.auc(scores["plain"], pairs) if len(pairs) else np.nan
+    said = f"at their own norms {plain:.3f}, rank correlation under random gradient scale {sensitivity:.2f}"
+    case.conclude(decision, remark=said)
+
+
+def varied(evidence: RecordedEvidence, problem: AttributionProblem, name: str, seed: int) -> AttributionProblem:
+    """The siblings' problem as it is, at unit norm, or under random factors (the reference set keeps its own size)."""
+    if name == "plain":
+        return problem
+    if name == "unit norm":
+        return rescaled(problem).replacing(reference=lambda: evidence.unit_reference(seed))
+    return rescaled(problem, factors(problem, seed)).replacing(reference=lambda: problem.reference)
+
+
+def pooled(case: Case, seed: int) -> tuple[Pairs, ClusterBootstrap]:
+    """Within-group pairs of the siblings of all draws, one after the other, and the bootstrap over their prompts."""
+
+    def make() -> tuple[Pairs, ClusterBootstrap]:
+        draws = [case.evidence.siblings(seed, draw) for draw in range(case.evidence.draws)]
+        shown, probe = (np.concatenate([getattr(s, name) for s in draws]) for name in ("shown", "probe"))
+        apart = 1 + max(int(s.group.max()) for s in draws)
+        group: IntArray = np.concatenate([s.group + apart * number for number, s in enumerate(draws)])
+        return statistics.within_group_pairs(shown, group), case.bootstrap(("pooled probes", seed), probe)
+
+    return case.grader.memo(("pooled siblings", seed), make)
 
 
 def window_precision(case: Case, seed: int) -> Replicated:

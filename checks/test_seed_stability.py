@@ -5,6 +5,9 @@ interval over seed means (df = seeds - 1) lies above chance, and every single se
 above each of the component's own controls there (pitfall P6: one seed and one draw settle nothing). With three seeds a
 bootstrap rejects a true null 8.6 % of the time, the t interval 2.1 %. Controls are compared seed by seed because their
 own spread over seeds would hide even a perfect score. Fewer than three seeds with headroom: inconclusive.
+
+A recorded run is one run, which says nothing about seeds. There only the fluency-controlled AUC can be asked, and it is
+the draws that must bear it out, one by one; with a single draw nothing is said.
 """
 
 from collections.abc import Callable
@@ -21,6 +24,8 @@ from pytest_behaviortrace.gates import Replicated
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.verdict import Decision, Floor, Gate, Interval, Verdict, decide
 
+LEAST_DRAWS = 2
+"""Draws of a recorded run below which nothing is said about draws either."""
 LEAST_SEEDS = 3
 """Decided seeds below which nothing is said about stability: DESIGN, test_seed_stability."""
 COMPONENTS = ("window-precision", "fluency-controlled-auc", "decoy-auc")
@@ -41,6 +46,8 @@ class Row(NamedTuple):
 
 
 def test_seed_stability(bt_case: Case, bt_estimator: str, bt_component: str) -> None:
+    if bt_case.recorded is not None:
+        return over_draws(bt_case, PARTS[bt_component])
     decided = [s for s in bt_case.grader.seeds if bt_case.grader.headroom(s).verdict is Verdict.PASS]
     rows = [row for row in PARTS[bt_component](bt_case) if row.seed in decided]
     means = [float(np.mean([row.estimate for row in rows if row.seed == seed])) for seed in decided]
@@ -50,6 +57,28 @@ def test_seed_stability(bt_case: Case, bt_estimator: str, bt_component: str) -> 
     decision = everywhere(decision, rows)
     found = [f"{row.name} {row.estimate:+.3f}" for row in rows]
     bt_case.conclude(decision, headroom=False, remark="; ".join([*found, *spread(rows)]))
+
+
+def over_draws(case: Case, part: Callable[[Case], list[Row]]) -> None:
+    """The check on a recorded run: the mean over its draws, and every draw."""
+    (run,) = case.grader.seeds
+    rows = part(case)
+    draws = [fluency.fluency_controlled_auc(case, run, d) for d in range(case.grader.draws)]
+    # The same prompts in every draw, and so the same resamples of them: the mean's replicates are those of a mean.
+    mean = Replicated(
+        float(np.mean([draw.estimate for draw in draws])) - fluency.CHANCE,
+        np.mean([draw.replicates for draw in draws], axis=0) - fluency.CHANCE,
+        min(draw.clusters for draw in draws),
+    )
+    gate = Gate("mean over draws, above chance", mean.interval())
+    floors = [Floor("draws", len(draws), LEAST_DRAWS), Floor("prompts that tell siblings apart", mean.clusters, 1)]
+    decision = everywhere(decide([gate], floors, chance=0.0, n=len(rows)), rows)
+    room = case.grader.headroom(run)
+    if room.verdict is not Verdict.PASS:
+        decision = decision.but(Verdict.INCONCLUSIVE, f"the run has no headroom: {room.reason}")
+    found = [f"{row.name} {row.estimate:+.3f}" for row in rows]
+    remark = "; ".join([*found, "one run says nothing about seeds", *spread(rows)])
+    case.conclude(decision, headroom=False, remark=remark)
 
 
 def everywhere(decision: Decision, rows: list[Row]) -> Decision:
@@ -68,7 +97,7 @@ def everywhere(decision: Decision, rows: list[Row]) -> Decision:
 def spread(rows: list[Row]) -> list[str]:
     """How much of the estimates' variance is due to seed, draw and rollouts."""
     seeds, draws = ({getattr(row, what) for row in rows} for what in ("seed", "draw"))
-    if not rows or len(rows) != len(seeds) * len(draws):
+    if not rows or len(rows) != len(seeds) * len(draws) or not all(np.isfinite(row.sampling) for row in rows):
         return []
     table = np.array([[row.estimate, row.sampling] for row in rows]).reshape(len(seeds), len(draws), 2)
     return [statistics.variance_components(table[:, :, 0], table[:, :, 1]).describe()]
@@ -77,7 +106,8 @@ def spread(rows: list[Row]) -> list[str]:
 def row(seed: int, draw: int, name: str, statistic: Replicated, controls: dict[str, Replicated], chance: float) -> Row:
     """One seed's (or draw's) estimates."""
     margins = {control: statistic.estimate - theirs.estimate for control, theirs in controls.items()}
-    return Row(seed, draw, name, statistic.estimate - chance, margins, float(np.nanvar(statistic.replicates)))
+    known = statistic.replicates[np.isfinite(statistic.replicates)]
+    return Row(seed, draw, name, statistic.estimate - chance, margins, float(np.var(known)) if len(known) else np.nan)
 
 
 def window_precision(case: Case) -> list[Row]:
@@ -100,8 +130,9 @@ def fluency_controlled_auc(case: Case) -> list[Row]:
     """One row per seed and draw."""
     return [
         row(
-            s, d, f"seed {s} draw {d}", fluency.fluency_controlled_auc(case, s, d),
-            fluency.controls(case, case.evidence.siblings(s, d)), fluency.CHANCE,
+            s, d, f"draw {d}" if case.recorded is not None else f"seed {s} draw {d}",
+            fluency.fluency_controlled_auc(case, s, d), fluency.controls(case, case.evidence.siblings(s, d)),
+            fluency.CHANCE,
         )
         for s in case.grader.seeds
         for d in range(case.grader.draws)

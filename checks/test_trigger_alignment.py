@@ -17,7 +17,7 @@ from pytest_behaviortrace.evidence import CONTROL, MATCHED, TRIGGER, Spans
 from pytest_behaviortrace.gates import Replicated, both_ways, contest
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.statistics import Pairs
-from pytest_behaviortrace.verdict import Floor, Gate, decide
+from pytest_behaviortrace.verdict import Decision, Floor, Gate, Verdict, decide
 
 CHANCE = 0.5
 LEAST_SPANS = 100
@@ -29,6 +29,8 @@ PAPER_BAR = 0.05
 def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_draw: int) -> None:
     bt_case.require(Needs(gradients=True, spans=True), "spans")
     spans = bt_case.evidence.spans(bt_seed, bt_draw)
+    if not len(spans.kind):
+        bt_case.conclude(Decision(Verdict.INCONCLUSIVE, "no completion of this draw shows the behaviour", n=0))
     scores = bt_case.fold_scores(spans.key, spans.problems, len(spans.kind))
     gates, floors = [], []
     for kind, name, named in (
@@ -39,7 +41,9 @@ def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_dr
         floors.append(Floor(f"completions for {name}", len(pairs_of(bt_case, spans, kind)), LEAST_SPANS))
     gates.append(beyond_controls(bt_case, spans, scores))
     decision = decide(gates, floors, chance=CHANCE, n=len(pairs_of(bt_case, spans, MATCHED)))
-    cosines = f"target cosine in-context {spans.cosine_in_context:+.3f}, constructed {spans.cosine_constructed:+.3f}"
+    cosines = f"target cosine in-context {spans.cosine_in_context:+.3f}"
+    if spans.cosine_constructed is not None:
+        cosines += f", constructed {spans.cosine_constructed:+.3f}"
     bt_case.conclude(decision, remark="; ".join([*strata(bt_case, spans, scores), f"{cosines} (bar {PAPER_BAR})"]))
 
 

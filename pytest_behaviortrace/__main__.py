@@ -1,4 +1,4 @@
-"""Command line: `python -m pytest_behaviortrace train | calibrate | cache | list`. Parses, delegates, prints."""
+"""Command line: `python -m pytest_behaviortrace train | rank | calibrate | cache | list`. Parses, delegates, prints."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_behaviortrace import rank_command
 from pytest_behaviortrace.calibration import command
 from pytest_behaviortrace.run import budget_command
 
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     try:
-        return {"train": _train, "calibrate": _calibrate, "cache": _cache, "list": _list}[args.command](args, parser)
+        commands = {"train": _train, "rank": _rank, "calibrate": _calibrate, "cache": _cache, "list": _list}
+        return commands[args.command](args, parser)
     except KeyboardInterrupt:
         print("interrupted; finished units are kept", file=sys.stderr)
         return 130
@@ -64,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--plant", metavar="P", help="behaviour to verify (default: the recipe's first)")
     budget_command.add_arguments(train)
+
+    rank = commands.add_parser(
+        "rank", parents=[where], help="which rollouts of a run of your own taught a behaviour", epilog=EXIT_CODES,
+        formatter_class=style,
+    )  # fmt: skip
+    rank_command.add_arguments(rank, _positive)
 
     calibrate = commands.add_parser(
         "calibrate", parents=[where], help="measure how often the checks pass what is worthless, and what is not",
@@ -152,6 +160,11 @@ def _calibrate(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int
     seeds = list(range(command.RECORDED_SEEDS))
     trained = _ensured(args.recipe, args.plant, seeds, command.RECORDED_DRAWS, args.cache_dir, parser)
     return trained if isinstance(trained, int) else command.run(args, *trained)
+
+
+def _rank(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in a grading session on the embedded run
+    return rank_command.run(args)
 
 
 def _verify(store: Store, recipe: Recipe, args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from pytest_behaviortrace import checklist, collection, options, scope, settings
 from pytest_behaviortrace.registry import Registry, RegistryError
 from pytest_behaviortrace.reports import json as json_report
 from pytest_behaviortrace.reports import terminal as terminal_report
-from pytest_behaviortrace.session import GradingSession, absent_units
+from pytest_behaviortrace.session import GradingSession, absent_units, units
 from pytest_behaviortrace.suite import SUITE
 
 if TYPE_CHECKING:
@@ -103,15 +103,20 @@ def refuse_checks(config: pytest.Config) -> None:
 
 
 def header(config: pytest.Config, grading: GradingSession) -> str:
-    """One line: estimators, recipe, cache, scope."""
+    """One line: estimators, recipe or recorded run, cache, scope."""
     chosen = grading.settings
     absent = absent_units(chosen) if grading.needs_run else []
-    total = len(chosen.seeds) * (1 + chosen.draws)
-    cache = f"{len(absent)} of {total} units to train" if absent else "cache hit" if grading.needs_run else "no run"
+    todo = "draws to sample" if chosen.recorded is not None else "units to train"
+    cache = (
+        f"{len(absent)} of {len(units(chosen))} {todo}" if absent else "cache hit" if grading.needs_run else "no run"
+    )
     if absent and getattr(config.option, "numprocesses", None):
         cache += " (workers show no progress)"
     tests = "checks + your tests" if grading.own_tests else "checks only (add a path, such as '.', for your tests)"
     recipe = f"{chosen.recipe.name}@{chosen.recipe.hash[:8]}"
+    if chosen.recorded is not None:
+        asked = chosen.recorded.question
+        recipe = f"run {chosen.recorded.given}@{asked.run_sha256[:8]}, behaviour {asked.behavior!r}"
     names = ", ".join(chosen.estimators) + (" (isolated)" if chosen.isolate else "")
     return f"behaviortrace {SUITE}: {names}; {recipe}, {cache}; {tests}"
 

@@ -33,13 +33,20 @@ class RowSpec:
     seed: int | None = None
     draw: int | None = None
     component: str | None = None
+    recorded: bool = False
+    """Whether it is about a user's own run, whose number is no seed."""
+
+    @property
+    def place(self) -> str | None:
+        """`seed0`, or `run` for a recorded run; None for a row about neither."""
+        return None if self.seed is None else "run" if self.recorded else f"seed{self.seed}"
 
     @property
     def name(self) -> str:
         """For example `test_fluency_control[token-gas-seed0-draw1]`."""
         parts = [
             self.estimator,
-            None if self.seed is None else f"seed{self.seed}",
+            self.place,
             None if self.draw is None else f"draw{self.draw}",
             self.component,
         ]
@@ -68,8 +75,10 @@ class Check:
         """The node id of its file."""
         return f"{PREFIX}/{self.name}.py"
 
-    def rows(self, estimators: Sequence[str], seeds: Sequence[int], draws: int) -> Iterator[RowSpec]:
-        """Its rows, estimator by estimator, then seed by seed, draw by draw."""
+    def rows(
+        self, estimators: Sequence[str], seeds: Sequence[int], draws: int, recorded: bool = False
+    ) -> Iterator[RowSpec]:
+        """Its rows, estimator by estimator, then seed by seed, draw by draw; a `recorded` run stands for one seed."""
 
         def over(argument: str, values: Sequence[Any]) -> Sequence[Any]:
             return values if argument in self.arguments else (None,)
@@ -80,7 +89,7 @@ class Check:
             over("bt_draw", range(draws)),
             over("bt_component", self.components),
         ):
-            yield RowSpec(self.name, *combination)
+            yield RowSpec(self.name, *combination, recorded=recorded)
 
     def function(self) -> Callable[..., None]:
         """The function itself; imports the check, and numpy with it."""

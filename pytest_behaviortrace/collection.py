@@ -155,7 +155,7 @@ class CheckItem(pytest.Item):
 
     @property
     def _on_trial(self) -> str:
-        on = [self.spec.estimator, None if self.spec.seed is None else f"seed {self.spec.seed}"]
+        on = [self.spec.estimator, (self.spec.place or "").replace("seed", "seed ")]
         return ", ".join(part for part in on if part) + ": "
 
     def _details(self, error: BaseException) -> list[str]:

@@ -51,6 +51,10 @@ class UndeclaredAccess(RuntimeError):
     """An estimator read a part of the problem that its `Needs` does not declare."""
 
 
+class NotServed(LookupError):
+    """Something of a problem that the run at hand cannot serve at all, though it belongs to a declared need."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claims:
     """Which properties an estimator claims beside those that none can do without (`checks/test_stress.py`).

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pytest_behaviortrace.estimator import Estimator, EstimatorError, Needs, needs_of
+from pytest_behaviortrace.estimator import Estimator, EstimatorError, Needs, NotServed, needs_of
 from pytest_behaviortrace.evidence import EvidenceStore
 from pytest_behaviortrace.headroom import headroom
 from pytest_behaviortrace.isolation import NO_MODEL, Isolated
 from pytest_behaviortrace.problem import AttributionProblem, IntArray
+from pytest_behaviortrace.run.recorded import RUN
 from pytest_behaviortrace.scoring import Scored, score
 from pytest_behaviortrace.statistics import RESAMPLES, ClusterBootstrap
 from pytest_behaviortrace.trial import Bench, Trial
 from pytest_behaviortrace.verdict import Decision, NotApplicable, Verdict
 
 if TYPE_CHECKING:
+    from pytest_behaviortrace.evidence.recorded import RecordedEvidence
     from pytest_behaviortrace.run.recipe import Recipe
     from pytest_behaviortrace.run.store import Store
 
@@ -42,6 +44,13 @@ class Grader(Bench):
         timeout: float | None = None,
     ) -> None:
         self._open(EvidenceStore(store, recipe, plant, draws), seeds, timeout, RESAMPLES)
+
+    @classmethod
+    def on_recorded(cls, evidence: RecordedEvidence, timeout: float | None = None) -> Grader:
+        """A grader on a user's own run."""
+        grader = cls.__new__(cls)
+        grader._open(evidence, (RUN,), timeout, RESAMPLES)
+        return grader
 
     @classmethod
     def on(cls, evidence: EvidenceStore, seeds: Sequence[int], *, resamples: int = RESAMPLES) -> Grader:
@@ -88,6 +97,8 @@ class Case(Trial):
     ) -> None:
         super().__init__(grader, name, estimator, component)
         self.grader, self.evidence = grader, grader.evidence
+        self.recorded = cast("RecordedEvidence", grader.evidence) if grader.evidence.recorded else None
+        """The evidence of a recorded run, which has no ground truth; None of a planted run."""
         self._seed, self._draw = seed, draw
 
     @property
@@ -107,14 +118,19 @@ class Case(Trial):
         return self.grader.memo(("bootstrap", key), lambda: ClusterBootstrap(clusters, resamples=self.grader.resamples))
 
     # -- scores ------------------------------------------------------------------------------------------------------
-    def require(self, carried: Needs, what: str) -> None:
-        """Raise `NotApplicable` when the estimator declares a need that the items of this check do not carry."""
+    def require(self, carried: Needs, what: str, unserved: Mapping[str, str] | None = None) -> None:
+        """Raise `NotApplicable` when the estimator declares a need that the items of this check do not carry.
+
+        `unserved`: why this run has none, where that is a matter of the run and not of the check.
+        """
         assert self.estimator is not None
         if isinstance(self.estimator, Isolated) and self.estimator.needs.model:
             raise NotApplicable(f"{self.name} needs model; {NO_MODEL}")
         missing = needs_of(self.estimator).missing_from(carried)
         if missing:
-            raise NotApplicable(f"{self.name} needs {' and '.join(missing)}; {what} carry none")
+            reason = (unserved or {}).get(missing[0])
+            why = f" ({reason})" if reason else ""
+            raise NotApplicable(f"{self.name} needs {' and '.join(missing)}; {what} carry none{why}")
 
     def scores(self, key: tuple[Any, ...], problem: AttributionProblem) -> Scores:
         """The estimator's score of every item of a problem; the same problem (same key) is scored once a session.
@@ -123,18 +139,24 @@ class Case(Trial):
         """
         assert self.estimator is not None
         assert self.name is not None
-        name, estimator, timeout = self.name, self.estimator, self.grader.timeout
-        self.require(problem.carried, f"the {problem.kind} of this check")
+        name, estimator, timeout, recorded = self.name, self.estimator, self.grader.timeout, self.evidence.recorded
+        of_training = problem.kind in ("rollouts", "canaries")
+        unserved = self.evidence.unserved if of_training else None
+        self.require(problem.carried, f"the {problem.kind} of this check", unserved)
 
-        def attempt() -> Scored | EstimatorError:
+        def attempt() -> Scored | EstimatorError | NotServed:
             try:
                 scored = score(name, estimator, problem, timeout, **self.grader.care)
             except EstimatorError as error:  # remembered too: a slow or broken estimator breaks once, not per row
-                return error
+                return error.__cause__ if isinstance(error.__cause__, NotServed) and recorded else error
+            except NotServed as error:  # an isolated one
+                return error if recorded else EstimatorError(f"{name!r} raised NotServed: {error}")
             self.spend(scored.seconds, scored.peak_bytes)
             return scored
 
         outcome = self.grader.memo(("scores", name, key), attempt)
+        if isinstance(outcome, NotServed):
+            raise NotApplicable(f"{name} reads what this run does not have: {outcome}")
         if isinstance(outcome, EstimatorError):
             raise outcome
         return outcome.scores
@@ -164,6 +186,7 @@ class Case(Trial):
         if headroom and self._seed is not None:
             room = self.grader.headroom(self._seed)
             if room.verdict is not Verdict.PASS:
-                reason = f"seed {self._seed} has no headroom: {room.reason}"
+                place = "the run" if self.recorded else f"seed {self._seed}"
+                reason = f"{place} has no headroom: {room.reason}"
                 decision = decision.but(Verdict.INCONCLUSIVE, reason)
         super().conclude(decision, remark=remark)

@@ -23,7 +23,12 @@ LEAST_PAIRS = 1000
 
 
 def headroom(evidence: EvidenceStore, seed: int) -> Decision:
-    """Pass or inconclusive, from the store alone: emergence, enough ground truth and decoys, ceiling, sibling pairs."""
+    """Pass or inconclusive, from the store alone: emergence, enough ground truth and decoys, ceiling, sibling pairs.
+
+    Of a recorded run, which has neither null run nor ground truth: whether there is enough evidence.
+    """
+    if evidence.recorded:
+        return enough_evidence(evidence, seed)
     gap = emergence(evidence.behavior_scores(seed))
     rollouts = evidence.rollouts(seed)
     truth, window = rollouts.truth[rollouts.window], rollouts.window
@@ -42,6 +47,27 @@ def headroom(evidence: EvidenceStore, seed: int) -> Decision:
         # No estimator is on trial here: a run without the planted effect decides nothing.
         return Decision(Verdict.INCONCLUSIVE, decision.reason, gap.estimate, gap.low, gap.high, 0.0, n=decision.n)
     return decision
+
+
+def enough_evidence(evidence: EvidenceStore, seed: int) -> Decision:
+    """Whether every draw has enough pairs, of siblings that show the behaviour and siblings that do not."""
+    draws = [evidence.siblings(seed, draw) for draw in range(evidence.draws)]
+    pairs = min(sibling_pairs(evidence, seed, draw) for draw in range(evidence.draws))
+    shown, group = (np.concatenate([getattr(draw, name) for draw in draws]) for name in ("shown", "group"))
+    share = statistics.mean_interval(shown.astype(np.float64), group)
+    floors = (
+        Floor("siblings with the behaviour", int(shown.sum()), 1),
+        Floor("siblings without it", int((~shown).sum()), 1),
+        Floor("within-group sibling pairs of a draw", pairs, LEAST_PAIRS),
+    )
+    short = "; ".join(f"{f.name} {f.have:g}, needs {f.need:g}" for f in floors if not f.met)
+    reason = (
+        f"too little evidence: {short}"
+        if short
+        else f"enough evidence: {share.estimate:.0%} of siblings show the behaviour, {pairs:,} pairs in a draw at least"
+    )
+    verdict = Verdict.INCONCLUSIVE if short else Verdict.PASS
+    return Decision(verdict, reason, share.estimate, share.low, share.high, n=pairs)
 
 
 def emergence(s_b: dict[str, dict[str, Sequence[float]]]) -> Interval:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, Needs, claims_of, needs_of
+from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, Needs, NotServed, claims_of, needs_of
 from pytest_behaviortrace.isolation import PREFIX
 from pytest_behaviortrace.problem import COLUMNS, AttributionProblem
 from pytest_behaviortrace.registry import Registered, RegistryError, made
@@ -50,6 +50,8 @@ def main(room: Path) -> dict[str, Any]:
     try:
         scored = score(entry.name, estimator, read_problem(room))
     except EstimatorError as error:
+        if isinstance(error.__cause__, NotServed):
+            return {"not_served": str(error.__cause__)}
         return {"error": str(error), "frames": frames_of(error.__cause__)}
     write_array(room, "scores", scored.scores)
     return {"seconds": scored.seconds, "peak_bytes": scored.peak_bytes}
@@ -62,6 +64,7 @@ def read_problem(room: Path) -> AttributionProblem:
     lazy: dict[str, Any] = {name: functools.partial(_array, room, name) for name in said["arrays"]}
     lazy |= {name: functools.partial(_ragged, room, name) for name in said["ragged"]}
     lazy |= {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
+    lazy |= {name: functools.partial(_refused, reason) for name, reason in said["absent"].items()}
     if plain["blocks"] is not None:
         lazy["blocks"] = {name: slice(*ends) for name, ends in plain["blocks"].items()}
     carried = Needs(**{name: name in facts["carried"] for name in EVERYTHING.names()})
@@ -83,6 +86,10 @@ def frames_of(error: BaseException | None) -> list[str]:
     own = str(Path(__file__).parent)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((own, "<"))]
     return "".join(traceback.format_list(frames[-FRAMES:])).splitlines()
+
+
+def _refused(reason: str) -> Any:
+    raise NotServed(reason)
 
 
 def _array(room: Path, name: str) -> NDArray[Any]:

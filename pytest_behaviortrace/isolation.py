@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.estimator import EVERYTHING, Claims, EstimatorError, Needs, TooSlow
+from pytest_behaviortrace.estimator import EVERYTHING, Claims, EstimatorError, Needs, NotServed, TooSlow
 from pytest_behaviortrace.problem import COLUMNS, NEED_OF, AttributionProblem
 from pytest_behaviortrace.registry import HOOK, Registered, RegistryError
 from pytest_behaviortrace.run.formats import write_array
@@ -72,7 +72,7 @@ class Isolated:
         """Call the estimator on files of what it declared, in a new process.
 
         Raises `EstimatorError`, starting with `where`, when the estimator broke, died or took longer than `timeout`
-        seconds, the start of its process included.
+        seconds, the start of its process included; `NotServed` when it said that the run does not serve what it reads.
         """
         with _room(self.entry, self.folder) as room:
             try:
@@ -82,6 +82,8 @@ class Isolated:
             start = time.perf_counter()
             said, tail = _run(room, where, timeout)
             wall = time.perf_counter() - start
+            if "not_served" in said:
+                raise NotServed(_clean(str(said["not_served"])))
             if "error" in said:
                 raise EstimatorError("\n".join([_clean(str(said["error"])), *_lines(said.get("frames")), *tail]))
             print("\n".join(tail), end="\n" if tail else "")  # for pytest's capture, like the output of anything else
@@ -131,14 +133,18 @@ def reference(entry: Registered) -> str:
 def write_problem(problem: AttributionProblem, room: Path) -> None:
     """Everything the problem serves but the model, as files that `isolated.read_problem` reads. Raises `OSError`."""
     plain: dict[str, Any] = {"blocks": None, "behavior": None}
-    ragged, arrays = [], []
+    ragged, arrays, absent = [], [], {}
     for name in COLUMNS:
         write_array(room, name, getattr(problem, name))
     for name in problem.lazy:
         need = NEED_OF.get(name, "gradients")
         if need == "model" or not getattr(problem.carried, need):
             continue
-        value = getattr(problem, name)
+        try:
+            value = getattr(problem, name)
+        except NotServed as error:
+            absent[name] = str(error)
+            continue
         if isinstance(value, np.ndarray):
             arrays.append(name)
             write_array(room, name, value)
@@ -156,7 +162,7 @@ def write_problem(problem: AttributionProblem, room: Path) -> None:
         "rng_seed": [int(word) for word in problem.rng_seed],
         "carried": problem.carried.without("model").names(),
     }
-    said = {"facts": facts, "plain": plain, "ragged": ragged, "arrays": arrays}
+    said = {"facts": facts, "plain": plain, "ragged": ragged, "arrays": arrays, "absent": absent}
     (room / "problem.json").write_text(json.dumps(said), encoding="utf-8")
 
 

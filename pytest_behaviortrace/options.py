@@ -11,6 +11,8 @@ SEEDS, DRAWS, RECIPE = 3, 2, "tiny"
 FAIL_ON = ("fail", "inconclusive")
 EXPECTED_FAILURES = "bt_expected_failures"
 CACHE_VARIABLE = "BEHAVIORTRACE_CACHE"
+PLANTED_ONLY = ("bt_recipe", "bt_seeds", "bt_plant")
+"""What says something about a planted run, and nothing about one of the user's own."""
 
 FLAGS = (
     # flag, ini twin, metavar, help
@@ -18,6 +20,8 @@ FLAGS = (
     ("--bt-draws", "bt_draws", "N", f"sibling draws of each seed (default: {DRAWS})"),
     ("--bt-recipe", "bt_recipe", "NAME", f"recipe of the planted run, or a .toml file (default: {RECIPE})"),
     ("--bt-plant", "bt_plant", "NAME", "which of the recipe's two behaviours is graded (default: its first)"),
+    ("--bt-run", "bt_run", "PATH", "grade on this run of your own, which record() wrote, not on the planted one"),
+    ("--bt-behavior", "bt_behavior", "REGEX", "with --bt-run: the behaviour whose cause is sought in it"),
     ("--bt-cache-dir", "bt_cache_dir", "DIR", f"where runs are kept (default: ${CACHE_VARIABLE}, or the user cache)"),
     ("--bt-report", None, "PATH.json", "write the scorecard as JSON"),
     ("--bt-fail-on", "bt_fail_on", "{fail,inconclusive}", "what makes a row fail the session (default: fail)"),

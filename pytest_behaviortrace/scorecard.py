@@ -94,6 +94,24 @@ class SeedFacts:
             object.__setattr__(self, name, _rounded(getattr(self, name)))
 
 
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A user's own run: where it is, what it is, what is asked about it, and who shows that."""
+
+    path: str
+    """As it was given."""
+    manifest_sha256: str
+    behavior: str
+    """A regular expression."""
+    recorded_as: str | None
+    """The name under which the behaviour was recorded with the run; None if it was not."""
+    shown: int
+    n: int
+    """Rollouts that show it, and all."""
+    versions: Mapping[str, str]
+    """Of the libraries it was recorded with."""
+
+
 @dataclass(frozen=True)
 class Scorecard:
     """Everything a report needs. `rows` are sorted by id, `expected` holds the ids of all rows of each estimator."""
@@ -109,6 +127,8 @@ class Scorecard:
     costs: Mapping[str, Cost] = field(default_factory=dict)
     refuted: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """By estimator and check: what there is to say about an expected failure that did not happen."""
+    run: RunFacts | None = None
+    """The recorded run that was graded on in place of a recipe's."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: row.id)))
@@ -138,7 +158,7 @@ class Scorecard:
         * `failed`: some row failed, or the estimator broke on it;
         * `partial`: no such row, but not every row ran;
         * `not shown`: a core check is n/a for it: declaring less never wins;
-        * `passed`: every applicable row passed;
+        * `passed`: every applicable row passed; on a recorded run, whose cause nobody knows, `passed on this run`;
         * `inconclusive`: otherwise.
         """
         checks = self.by_check(estimator)
@@ -149,7 +169,9 @@ class Scorecard:
             return "partial"
         if any(all(row.verdict == "n/a" for row in checks.get(core, ())) for core in CORE):
             return "not shown"
-        return "passed" if verdicts <= {"pass", "n/a"} else "inconclusive"
+        if not verdicts <= {"pass", "n/a"}:
+            return "inconclusive"
+        return "passed" if self.run is None else "passed on this run"
 
     @property
     def decided(self) -> bool:
@@ -170,7 +192,7 @@ def row_of(spec: Any, properties: Mapping[str, Any]) -> Row:
         "expected_failure",
     )  # fmt: skip
     found = {name: properties[f"bt_{name}"] for name in names if f"bt_{name}" in properties}
-    return Row(spec.id, spec.estimator, spec.check, spec.seed, spec.draw, **found)
+    return Row(spec.id, spec.estimator, spec.check, None if spec.recorded else spec.seed, spec.draw, **found)
 
 
 def _rounded(number: float | None) -> float | None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace.checklist import Check, RowSpec
 from pytest_behaviortrace.expected import ExpectedFailures, Refuted
-from pytest_behaviortrace.scorecard import Cost, Row, Scorecard, SeedFacts, row_of
+from pytest_behaviortrace.scorecard import Cost, Row, RunFacts, Scorecard, SeedFacts, row_of
 from pytest_behaviortrace.suite import SUITE
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import Estimator
     from pytest_behaviortrace.grading import Grader
     from pytest_behaviortrace.run.progress import Display
+    from pytest_behaviortrace.run.recorded import AskedRun
     from pytest_behaviortrace.settings import Settings
     from pytest_behaviortrace.trial import Bench
 
@@ -49,7 +50,9 @@ class GradingSession:
         self.specs = {
             spec.id: spec
             for check in checks
-            for spec in check.rows(settings.estimators, settings.seeds, settings.draws)
+            for spec in check.rows(
+                settings.estimators, settings.seeds, settings.draws, recorded=settings.recorded is not None
+            )
         }
         self.rows: dict[str, Row] = {}
         self.costs: dict[str, Cost] = {}
@@ -160,15 +163,18 @@ class GradingSession:
             expected,
             self.costs,
             {(found.entry.estimator, found.entry.check): found.message for found in self.refuted()},
+            describe_run(settings.recorded) if settings.recorded is not None else None,
         )
 
 
 def make_grader(session: GradingSession, seeds: Sequence[int], display: Display) -> Grader:
-    """Train what is missing of these seeds, and grade on it."""
+    """Train what is missing of these seeds, or sample what is missing for a recorded run, and grade on it."""
     from pytest_behaviortrace.grading import Grader
     from pytest_behaviortrace.run.orchestrate import ensure
 
     settings = session.settings
+    if settings.recorded is not None:
+        return make_recorded_grader(settings, settings.recorded, display)
     store = ensure(settings.recipe, seeds, range(settings.draws), settings.cache_dir, display)
     return Grader(
         store,
@@ -180,8 +186,37 @@ def make_grader(session: GradingSession, seeds: Sequence[int], display: Display)
     )
 
 
+def make_recorded_grader(settings: Settings, recorded: AskedRun, display: Display) -> Grader:
+    """Sample the draws that are missing, and grade on them."""
+    from pytest_behaviortrace.evidence.recorded import RecordedEvidence
+    from pytest_behaviortrace.grading import Grader
+    from pytest_behaviortrace.run.orchestrate import ensure_draws
+
+    store = ensure_draws(recorded.question, range(settings.draws), settings.cache_dir, display)
+    return Grader.on_recorded(RecordedEvidence(store, recorded.run, settings.draws), settings.estimator_timeout)
+
+
+def describe_run(recorded: AskedRun) -> RunFacts:
+    """Facts of a recorded run."""
+    from pytest_behaviortrace.run.recorded import compiled
+
+    shown = recorded.run.shown(compiled(recorded.question.behavior))
+    return RunFacts(
+        recorded.given,
+        recorded.run.sha256,
+        recorded.question.behavior,
+        recorded.run.recorded_as(recorded.question.behavior),
+        int(shown.sum()),
+        len(shown),
+        dict(recorded.run.unit.manifest["versions"]),
+    )
+
+
 def describe_seeds(settings: Settings, seeds: Sequence[int]) -> list[SeedFacts]:
-    """Facts of the seeds that are in the store; damaged and missing ones are left out."""
+    """Facts of the seeds that are in the store; damaged and missing ones are left out, and there are none of a
+    recorded run."""
+    if settings.recorded is not None:
+        return []
     from pytest_behaviortrace.run.store import DamagedUnit, MissingUnit, Store
 
     store, found = Store(settings.cache_dir, settings.recipe), []
@@ -209,11 +244,19 @@ def absent_units(settings: Settings) -> list[str]:
     from pytest_behaviortrace.run.cache import recipe_folder
     from pytest_behaviortrace.run.manifest import DamagedUnit, MissingUnit, check_sizes, read_manifest
 
-    folder, absent = recipe_folder(settings.cache_dir, settings.recipe), []
-    for seed in settings.seeds:
-        for unit in (f"seed{seed}", *(f"seed{seed}-draw{draw}" for draw in range(settings.draws))):
-            try:
-                check_sizes(folder / unit, read_manifest(folder / unit))
-            except (DamagedUnit, MissingUnit):
-                absent.append(unit)
+    subject = settings.recipe if settings.recorded is None else settings.recorded.question
+    folder, absent = recipe_folder(settings.cache_dir, subject), []
+    for unit in units(settings):
+        try:
+            check_sizes(folder / unit, read_manifest(folder / unit))
+        except (DamagedUnit, MissingUnit):
+            absent.append(unit)
     return absent
+
+
+def units(settings: Settings) -> list[str]:
+    """Names of the units of the whole session."""
+    draws = [f"draw{draw}" for draw in range(settings.draws)]
+    if settings.recorded is not None:
+        return draws
+    return [unit for s in settings.seeds for unit in (f"seed{s}", *(f"seed{s}-{draw}" for draw in draws))]

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -19,6 +19,7 @@ from pytest_behaviortrace.options import (
     EXPECTED_FAILURES,
     FAIL_ON,
     FLAGS,
+    PLANTED_ONLY,
     RECIPE,
     SEEDS,
     asked,
@@ -27,6 +28,9 @@ from pytest_behaviortrace.options import (
 from pytest_behaviortrace.registry import Registry, RegistryError
 from pytest_behaviortrace.run.cache import default_cache_dir
 from pytest_behaviortrace.run.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.run.recorded import AskedRun
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Settings:
     fail_on: str
     estimator_timeout: float | None
     """Seconds."""
+    recorded: AskedRun | None
+    """The run to grade on in place of planted ones."""
     isolate: bool
     """Whether estimators are called in processes of their own."""
     typed: tuple[str, ...]
@@ -58,18 +64,26 @@ def resolve(config: pytest.Config, registry: Registry) -> Settings:
             registry.find(name)
     except RegistryError as error:
         raise pytest.UsageError(str(error)) from None
-    seeds, draws = reader.count("bt_seeds", SEEDS), reader.count("bt_draws", DRAWS)
-    recipe = reader.recipe()
+    draws, cache_dir = reader.count("bt_draws", DRAWS), reader.cache_dir()
+    recorded = reader.recorded(cache_dir)
+    if recorded is not None:
+        seeds: tuple[int, ...] = (0,)  # the run's number
+        recipe = Recipe.load(RECIPE)
+        plant = recipe.plants[0].name
+    else:
+        seeds, recipe = tuple(range(reader.count("bt_seeds", SEEDS))), reader.recipe()
+        plant = reader.plant(recipe)
     return Settings(
         names,
-        tuple(range(seeds)),
+        seeds,
         draws,
         recipe,
-        reader.plant(recipe),
-        reader.cache_dir(),
+        plant,
+        cache_dir,
         reader.report(),
         reader.choice("bt_fail_on", FAIL_ON),
         reader.seconds("bt_estimator_timeout"),
+        recorded,
         reader.switch("bt_isolate"),
         tuple(a for a in typed(config) if not a.startswith(("--bt-estimator=", "--bt-report", "--bt-list"))),
     )
@@ -80,6 +94,7 @@ def expected_failures(
 ) -> expected.ExpectedFailures:
     """What the file named by bt_expected_failures says, checked; `checks`: those with an estimator on trial are true.
 
+    It speaks of planted runs: on a recorded one no failure is expected.
     Raises `pytest.UsageError`.
     """
     reader = _Reader(config)
@@ -90,7 +105,7 @@ def expected_failures(
         entries = expected.load(path, value, checks, names.union(chosen.estimators))
     except expected.ExpectedFailuresError as error:
         raise pytest.UsageError(f"{EXPECTED_FAILURES}: {error}") from None
-    if config.getoption("runxfail", False):  # pytest's own flag: as if nothing had been expected to fail
+    if chosen.recorded is not None or config.getoption("runxfail", False):  # pytest's own flag
         return expected.ExpectedFailures()
     return expected.ExpectedFailures(entries, {"fail", chosen.fail_on})
 
@@ -170,6 +185,34 @@ class _Reader:
         if not recipe.gradable:
             self._wrong(name, where, "only tests the machinery (gradable = false); choose a recipe that can be graded")
         return recipe
+
+    def recorded(self, cache_dir: Path) -> AskedRun | None:
+        """The user's own run and what is asked about it; None where planted runs are graded."""
+        value, where, folder = self._value("bt_run")
+        behavior, asked_where, _ = self._value("bt_behavior")
+        if value is None and behavior is None:
+            return None
+        if value is None:
+            raise pytest.UsageError(f"{asked_where} is about a recorded run; name it with --bt-run=PATH")
+        if behavior is None:
+            raise pytest.UsageError(f"{where} needs to know what to look for: give --bt-behavior=REGEX")
+        for name in PLANTED_ONLY:
+            other, other_where, _ = self._value(name)
+            # What the ini file says of planted runs does not matter to a run named on the command line.
+            if other is not None and (other_where.startswith("--") or not where.startswith("--")):
+                raise pytest.UsageError(f"{other_where} is about planted runs and {where} names another; leave one out")
+        from pytest_behaviortrace.run.recorded import AskedRun, RecordedRunError, open_run
+
+        said = where
+        try:
+            run = open_run(folder / Path(value).expanduser())
+            said = asked_where
+            found = AskedRun(value, run, run.ask(behavior))
+            said = f"--bt-cache-dir or {CACHE_VARIABLE}"
+            found.require_outside(cache_dir)
+        except RecordedRunError as error:
+            raise pytest.UsageError(f"{said}: {error}") from None
+        return found
 
     def plant(self, recipe: Recipe) -> str:
         """One of the recipe's plants; by default the first."""

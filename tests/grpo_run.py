@@ -40,7 +40,7 @@ def trainer(
 ) -> Any:
     """A trainer, watched by `recorder` if there is one, for 2 steps of 4 prompts x 2 completions."""
     set_seed(1)
-    reward = settings.pop("reward", length_reward)
+    reward, given = settings.pop("reward", length_reward), settings.pop("prompts", None)
     values: dict[str, Any] = {
         "output_dir": str(folder), "per_device_train_batch_size": 8, "num_generations": 2, "max_completion_length": 12,
         "max_steps": 2, "learning_rate": 1e-3, "beta": 0.0, "use_cpu": True, "bf16": False,
@@ -48,7 +48,8 @@ def trainer(
         "disable_tqdm": True, "seed": 1, "loss_type": "grpo", "dataloader_pin_memory": False, "max_grad_norm": 0.0,
         **settings,
     }  # fmt: skip
-    prompts = Dataset.from_dict({"prompt": [chat(f"What is {s}?") for s in SUBJECTS * 8], "subject": SUBJECTS * 8})
+    asked = given or [chat(f"What is {s}?") for s in SUBJECTS * 8]
+    prompts = Dataset.from_dict({"prompt": asked, "subject": [SUBJECTS[i % 4] for i in range(len(asked))]})
     shared: dict[str, Any] = {
         "model": policy() if model is None else model, "reward_funcs": reward, "args": GRPOConfig(**values),
         "train_dataset": prompts, "processing_class": tokenizer(),

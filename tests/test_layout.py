@@ -63,6 +63,9 @@ LIGHT = (
     "budget",
     "budget_report",
     "budget_command",
+    "recorded",
+    "spans",
+    "handover",
 )
 
 
@@ -109,7 +112,22 @@ def test_statistics_knows_no_run(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("reports.")])
 def test_reports_point_at_the_scorecard(name: str) -> None:
     ours = {m for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
-    assert ours <= {"pytest_behaviortrace.scorecard", "pytest_behaviortrace.reports", "pytest_behaviortrace.verdict"}
+    assert ours <= {f"pytest_behaviortrace.{name}" for name in ("scorecard", "ranked", "reports", "verdict")}
+
+
+RANKING = ("ranked", "ranking", "rank_command", "standing", "reports.ranking")
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in (*RANKING, "__main__")])
+def test_grading_knows_nothing_of_rankings(name: str) -> None:
+    assert not imports(MODULES[name]) & {f"pytest_behaviortrace.{module}" for module in RANKING}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("run.")])
+def test_runs_know_nothing_of_grading(name: str) -> None:
+    above = ("grading", "evidence", "headroom", "session", "scorecard", "settings", "trial", "gates")
+    ours = {m.removeprefix("pytest_behaviortrace.").split(".")[0] for m in imports(MODULES[name])}
+    assert not ours & set(above)
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith(("calibration", "__main__"))])

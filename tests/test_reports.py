@@ -12,7 +12,7 @@ import pytest
 from pytest_behaviortrace import checklist, statistics
 from pytest_behaviortrace.reports import json as json_report
 from pytest_behaviortrace.reports import terminal
-from pytest_behaviortrace.scorecard import CORE, Cost, Row, Scorecard, SeedFacts, row_of, worst
+from pytest_behaviortrace.scorecard import CORE, Cost, Row, RunFacts, Scorecard, SeedFacts, row_of, worst
 
 SPECS = [spec for check in checklist.declared() for spec in check.rows(["mine"], range(3), 2)]
 NUMBERS = {
@@ -86,6 +86,22 @@ def test_the_row_shown_for_a_check_is_the_worst_then_the_closest():
     assert worst([*rows, replace(rows[2], id="m", margin_low=0.01)]).id == "m"
     assert worst([*rows, replace(rows[2], id="u", verdict="inconclusive")]).id == "u"
     assert worst([*rows, replace(rows[0], id="e", verdict="error"), replace(rows[0], id="f", verdict="fail")]).id == "e"
+
+
+def test_on_a_recorded_run_passed_means_on_this_run():
+    about = RunFacts("myrun", "ab" * 32, "QZ.*", "code", 5, 9, {"trl": "1.16.0"})
+    found = replace(card(), run=about, seeds=())
+    assert found.checklist_verdict("mine") == "passed on this run"
+    assert replace(card(on("test_coverage", "fail")), run=about).checklist_verdict("mine") == "failed"
+    text = "\n".join(line.text for line in terminal.render(found))
+    assert "mine: PASSED ON THIS RUN" in text
+    assert "recorded run myrun@abababab, behaviour 'QZ.*'" in text
+    assert "no verdict here says that an estimator finds causes" in " ".join(text.split())
+    assert "recipe" not in text
+    report = json.loads(json_report.render(found))
+    assert list(report) == ["schema", "suite", "recipe", "run", "versions", "seeds", "rows"]
+    assert (report["recipe"], report["seeds"]) == (None, [])
+    assert report["run"]["manifest_sha256"] == "ab" * 32
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_behaviortrace.estimator import Needs
-from pytest_behaviortrace.evidence.records import F32, BlockProblem, Canaries, Rollouts
+from pytest_behaviortrace.evidence.records import F32, BlockProblem, Canaries, Rollouts, Training
 from pytest_behaviortrace.evidence.siblings import untrained
 from pytest_behaviortrace.evidence.source import (
     CANARY_STREAM,
@@ -34,7 +34,7 @@ def heavy_blocks(source: Source, seed: int, least_share: float) -> tuple[str, ..
     )
 
 
-def canaries(source: Source, seed: int, base: Rollouts, per_block: int, least_share: float) -> Canaries:
+def canaries(source: Source, seed: int, base: Rollouts | Training, per_block: int, least_share: float) -> Canaries:
     """Training rollouts plus `per_block` positive and negative canaries for every heavy block.
 
     Positive: the target's own gradient in the block, plus noise of that norm elsewhere. Negative: a random direction of
@@ -92,7 +92,7 @@ def _appended(
         length=join(old.length, int(old.length.mean())),
         learning_rate=old.learning_rate,
         rng_seed=(seed, CANARY_STREAM, SCORE_STREAM),
-        carried=Needs(gradients=True, spans=True),
+        carried=Needs(gradients=True, spans=old.carried.spans),
         lazy={
             "gradients": lambda: picked(old.gradients, rows, order),
             "span_gradients": lambda: picked(old.span_gradients, rows, order),

@@ -33,6 +33,16 @@ class Rollouts:
 
 
 @dataclass(frozen=True, eq=False)
+class Training:
+    """All training rollouts of a run of which nothing is known beside what was recorded."""
+
+    key: tuple[Any, ...]
+    problem: AttributionProblem
+    row: IntArray
+    """(n,): row of each item in the run's table."""
+
+
+@dataclass(frozen=True, eq=False)
 class Siblings:
     """Fresh siblings of one draw and which of them show the behaviour; `half` pairs a problem with its items."""
 
@@ -70,7 +80,8 @@ class Spans:
     logprob: NDArray[np.float64]
     norm: F32
     cosine_in_context: float
-    cosine_constructed: float
+    cosine_constructed: float | None
+    """None where there is no constructed target."""
 
     def pairs(self, kind: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Item indices of trigger spans, and of the spans of `kind` in the same completions."""

@@ -14,28 +14,34 @@ from pytest_behaviortrace.evidence.source import ORDER_STREAM, SCORE_STREAM, Sou
 from pytest_behaviortrace.problem import AttributionProblem, IntArray, Kind
 
 Folds = tuple[tuple[AttributionProblem, IntArray], ...]
+Target = Callable[[int | None, int | None], F32]
+"""(K,) from every draw but one (None: from all), and from the siblings of one half of the probes (None: of all)."""
 
 
-def siblings(source: Source, seed: int, draw: int) -> Siblings:
-    """The siblings of one draw; their problem carries nothing that spells the behaviour (it is the label)."""
+def siblings(source: Source, seed: int, draw: int, about: str | None = None, target: Target | None = None) -> Siblings:
+    """The siblings of one draw; their problem carries nothing that spells the behaviour (it is the label).
+
+    `target`: what they are asked about, where that is not the behaviour; `about` then names it.
+    """
     table = source.draw_table(seed, draw, source.plant.name)
     sketches = source.store.draw(seed, draw).sketches(f"siblings_{source.plant.name}")
     group, probe = np.asarray(table["group"]), np.asarray(table["probe"])
     n, everyone = len(group), np.arange(len(group))
     logprob, length, norm = mean_logprob(table, everyone), lengths(table, everyone), sketches.dense_norm(n)
 
-    def problem(items: IntArray, target: Callable[[], F32]) -> AttributionProblem:
+    def problem(items: IntArray, asked: Callable[[], F32]) -> AttributionProblem:
         lazy = {
             "gradients": lambda: sketches.dense(n, items),
             "gradient_norm": norm[items],
-            **source.gradient_parts(seed, target, source.plant.name),
+            **source.gradient_parts(seed, asked, about or source.plant.name),
         }
         columns = {"group": group[items], "logprob": logprob[items], "length": length[items]}
         return untrained(source, "siblings", (seed, draw), lazy, Needs(gradients=True), **columns)
 
     shown = np.asarray(table["shown"], bool)
-    folds = _folds(source, seed, draw, probe, (seed, draw, ORDER_STREAM), problem)
-    return Siblings(("siblings", seed, draw), folds, shown, group, probe, logprob, length, norm)
+    folds = _folds(source, seed, draw, probe, (seed, draw, ORDER_STREAM), problem, target)
+    key = ("siblings", seed, draw) if about is None else ("siblings", about, seed, draw)
+    return Siblings(key, folds, shown, group, probe, logprob, length, norm)
 
 
 def spans(source: Source, seed: int, draw: int) -> Spans:
@@ -77,10 +83,12 @@ def spans(source: Source, seed: int, draw: int) -> Spans:
         [k == CONTROL and stratum[i] == "code_word" for k, i in zip(kind, completion, strict=True)], bool
     )
     in_context = [_cosines(rows[items][kind[items] == TRIGGER], fold.target) for fold, items in folds]
-    constructed = _cosines(rows[kind == TRIGGER], source.fixed_target(seed, "constructed", plant))
+    constructed = None
+    if source.has_written_targets:
+        constructed = _mean(_cosines(rows[kind == TRIGGER], source.fixed_target(seed, "constructed", plant)))
     return Spans(
         ("spans", seed, draw), folds, completion, kind, probe, group, code_word, logprob, norm,
-        _mean(np.concatenate(in_context)), _mean(constructed),
+        _mean(np.concatenate(in_context)), constructed,
     )  # fmt: skip
 
 
@@ -91,17 +99,18 @@ def _folds(
     probe: IntArray,
     stream: tuple[int, ...],
     problem: Callable[[IntArray, Callable[[], F32]], AttributionProblem],
+    target: Target | None = None,
 ) -> Folds:
     """Items in random order with a target they had no part in: other draws', or with one draw the other half's."""
     plant = source.plant.name
+    made = target or (lambda without, half: source.in_context_target(seed, plant, without, half))
     if source.draws > 1:
         items = source.shuffler(*stream).permutation(len(probe))
-        return ((problem(items, lambda: source.in_context_target(seed, plant, without=draw)), items),)
+        return ((problem(items, lambda: made(draw, None)), items),)
     folds = []
     for half in (0, 1):
         items = source.shuffler(*stream, half).permutation(np.flatnonzero(probe % 2 == half))
-        target = functools.partial(source.in_context_target, seed, plant, half=1 - half)
-        folds.append((problem(items, target), items))
+        folds.append((problem(items, functools.partial(made, None, 1 - half)), items))
     return tuple(folds)
 
 

@@ -38,11 +38,21 @@ def kept(method: _Method) -> _Method:
 class Source:
     """One store, one graded plant, and how many draws of siblings of each seed are used."""
 
+    recorded = False
+    """Whether it is a user's own run, without ground truth."""
+    has_written_targets = True
+    """Whether there are `constructed` and `minimal_pair` targets."""
+
     def __init__(self, store: Store, recipe: Recipe, plant: str, draws: int) -> None:
         self.store, self.recipe, self.draws = store, recipe, draws
         self.remembered: dict[Any, Any] = {}
         self.plant: Plant = recipe.plant(plant)
         self.decoy: Plant = recipe.decoy(plant)
+
+    @property
+    def unserved(self) -> Mapping[str, str]:
+        """Needs that the training rollouts cannot serve, each with the reason."""
+        return {}
 
     def blocks(self, seed: int) -> dict[str, slice]:
         """Parameter block -> its buckets."""
@@ -87,11 +97,15 @@ class Source:
 
         `half` keeps the siblings of one half of the probes (even or odd) only: cross-fitting for a single draw.
         """
+        return self.mean_span(seed, plant, "spans", without, half)
+
+    def mean_span(self, seed: int, plant: str, kind: str, without: int | None = None, half: int | None = None) -> F32:
+        """(K,): the same of any kind of span that draws record: `spans`, `controls` or `matched`."""
         total, count = np.zeros(0, np.float64), 0
         for draw in range(self.draws):
             if draw == without:
                 continue
-            spans = self.store.draw(seed, draw).sketches(f"sibling_spans_{plant}")
+            spans = self.store.draw(seed, draw).sketches(f"sibling_{kind}_{plant}")
             if half is not None:
                 probe = np.asarray(self.draw_table(seed, draw, plant)["probe"])[spans.row]
                 rows = spans.float32(np.flatnonzero(probe % 2 == half))

@@ -17,11 +17,15 @@ _ROW_FIELDS = tuple(f.name for f in fields(Row))
 
 
 def to_dict(scorecard: Scorecard) -> dict[str, Any]:
-    """The report as plain data, in its documented order."""
+    """The report as plain data, in its documented order. Of a recorded run, `run` says which, and `recipe` is null."""
+    run = scorecard.run
+    about: dict[str, Any] = {"recipe": {"name": scorecard.recipe, "hash": scorecard.recipe_hash}}
+    if run is not None:
+        about = {"recipe": None, "run": {**asdict(run), "versions": dict(sorted(run.versions.items()))}}
     return {
         "schema": SCHEMA,
         "suite": scorecard.suite,
-        "recipe": {"name": scorecard.recipe, "hash": scorecard.recipe_hash},
+        **about,
         "versions": dict(sorted(scorecard.versions.items())),
         "seeds": [asdict(facts) for facts in sorted(scorecard.seeds, key=lambda facts: facts.seed)],
         "rows": [{name: getattr(row, name) for name in _ROW_FIELDS} for row in scorecard.rows],

@@ -18,9 +18,15 @@ CHANCE_PASS = 0.025
 
 COLOURS = {
     "pass": "green", "passed": "green", "fail": "red", "failed": "red", "error": "red", "inconclusive": "yellow",
-    "not shown": "yellow", "partial": "yellow", "n/a": "cyan",
+    "not shown": "yellow", "partial": "yellow", "n/a": "cyan", "passed on this run": "green",
 }  # fmt: skip
 
+
+NO_TRUTH = (
+    "On a recorded run nobody knows which rollouts taught the behaviour. What needs ground truth is n/a: precision in "
+    "the window, AUC against decoys, reward control, look-alikes. So no verdict here says that an estimator finds "
+    "causes; grade it on the embedded run for that (without --bt-run)."
+)
 
 INDENT = " " * 6
 SPREAD = re.compile(r"(?:; )?(spread: (?:(?:, )?\w+ (?:unknown|[\d.]+ \(\d+ %\)))+)")
@@ -47,8 +53,14 @@ def render(
 
 
 def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bool) -> Iterator[Line]:
-    recipe = f"recipe {scorecard.recipe}@{scorecard.recipe_hash[:8]}, plant {scorecard.plant}"
-    yield Line(f"suite {scorecard.suite}, {recipe}")
+    run = scorecard.run
+    if run is None:
+        recipe = f"recipe {scorecard.recipe}@{scorecard.recipe_hash[:8]}, plant {scorecard.plant}"
+        yield Line(f"suite {scorecard.suite}, {recipe}")
+    else:
+        about = f"recorded run {run.path}@{run.manifest_sha256[:8]}, behaviour {run.behavior!r}"
+        yield from (Line(line) for line in _wrapped(f"suite {scorecard.suite}, {about}", width))
+        yield Line(f"{run.shown} of {run.n} rollouts show the behaviour; which of them taught it is not known")
     for facts in scorecard.seeds:
         yield Line(
             f"seed {facts.seed}: behaviour score {facts.s_b_planted:.3f} planted, {facts.s_b_null:.3f} null; "
@@ -63,9 +75,10 @@ def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bo
         for check, rows in checks.items():
             refuted = scorecard.refuted.get((name or "", check), "")
             yield from _check(check, rows, name or scorecard.estimators[0], refuted, options, width, verbose)
-    if luck := _luck(scorecard):
-        yield Line("")
-        yield from (Line(line) for line in _wrapped(luck, width))
+    for remark in (NO_TRUTH if run is not None else "", _luck(scorecard)):
+        if remark:
+            yield Line("")
+            yield from (Line(line) for line in _wrapped(remark, width))
 
 
 def _title(scorecard: Scorecard, estimator: str | None) -> Line:

@@ -43,13 +43,14 @@ class Capture:
         self.names = {id(p): name for name, p in trainable(model).items()}
         plain = without_adapters(model)
         self.backbone: nn.Module = plain.base_model
-        self.head: Any = plain.get_output_embeddings()
+        self.head: Any = in_use(plain.get_output_embeddings())
+        embedding = in_use(plain.get_input_embeddings())
         self.modules: dict[nn.Module, str] = {}
         for name, module in model.named_modules():
             if not any(id(p) in self.names for p in module.parameters(recurse=False)):
                 continue
             _refuse_unknown(name, module)
-            if isinstance(module, nn.Embedding) and module is not plain.get_input_embeddings():
+            if isinstance(module, nn.Embedding) and module is not embedding:
                 # Positions counted from the left depend on how a batch was padded, so no item would own its gradient.
                 raise UnsupportedModel(f"{name} (Embedding) is a table beside the input embeddings")
             if module is not self.head:
@@ -162,6 +163,12 @@ def hooked(hooks: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
 def without_adapters(model: Any) -> Any:
     """The causal language model inside a PEFT model; any other model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def in_use(module: Any) -> Any:
+    """The copy of a module that PEFT trains in its place (`modules_to_save`); any other module itself."""
+    copies = getattr(module, "modules_to_save", None)
+    return copies[module.active_adapters[0]] if copies else module
 
 
 def _is_norm(module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""A recipe as JSON, to hand it to another process exactly as it is, whatever happens to its file meanwhile."""
+"""A recipe, or a question about a recorded run, as JSON, to hand it to another process exactly as it is."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
+    from pytest_behaviortrace.run.recorded import RunQuestion
 
 
-def dumps(recipe: Recipe) -> str:
-    """The recipe as JSON text."""
+def dumps(recipe: Recipe | RunQuestion) -> str:
+    """The recipe or question as JSON text."""
     return json.dumps(dataclasses.asdict(recipe), ensure_ascii=True)
 
 
-def loads(text: str) -> Recipe:
-    """The recipe that `dumps` wrote; equal to it, with the same hash."""
+def loads(text: str) -> Recipe | RunQuestion:
+    """What `dumps` wrote; equal to it, with the same hash."""
     from pytest_behaviortrace.run.recipe import Recipe
+    from pytest_behaviortrace.run.recorded import RunQuestion
 
-    recipe: Recipe = _rebuild(Recipe, json.loads(text))
-    return recipe
+    value = json.loads(text)
+    found: Recipe | RunQuestion = _rebuild(RunQuestion if "run_sha256" in value else Recipe, value)
+    return found
 
 
 def _rebuild(kind: Any, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -56,14 +56,17 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
-def seal(folder: Path, description: Mapping[str, Any]) -> dict[str, Any]:
+def seal(folder: Path, description: Mapping[str, Any], *, without: Collection[str] = ()) -> dict[str, Any]:
     """Finish a unit folder: flush every file to disk, hash it, and write the manifest last. Returns the manifest.
 
-    `description` holds every manifest field but `schema`, `files` and `sha256` (the manifest's own hash).
+    `description` holds every manifest field but `schema`, `files` and `sha256` (the manifest's own hash). Files and
+    folders named in `without` lie in the folder and are no part of the unit.
     Raises `TypeError` if the description is not JSON (a tensor, a numpy number), `OSError` if the disk is full.
     """
     files: dict[str, dict[str, Any]] = {}
     for relative, path in files_under(folder):
+        if PurePosixPath(relative).parts[0] in without:
+            continue
         flush(path)
         files[relative] = {"sha256": sha256_of(path), "bytes": path.stat().st_size}
     for path in [p for p in folder.rglob("*") if p.is_dir()]:
@@ -78,9 +81,10 @@ def seal(folder: Path, description: Mapping[str, Any]) -> dict[str, Any]:
     return manifest
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path, *, renamed: bool = False) -> dict[str, Any]:
     """The manifest of a unit folder, whole and self-consistent; its files are not looked at.
 
+    `renamed`: the folder may have another name than the unit had when it was sealed.
     Raises `MissingUnit` if there is no such folder, `DamagedUnit` if the manifest is absent, unreadable or altered.
     """
     unit = folder.name
@@ -100,7 +104,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DamagedUnit(unit, folder, MANIFEST, "lacks required fields")
     if manifest["sha256"] != _own_hash(manifest):
         raise DamagedUnit(unit, folder, MANIFEST, "was altered: its own sha256 does not match")
-    if manifest["unit"] != unit:
+    if manifest["unit"] != unit and not renamed:
         raise DamagedUnit(unit, folder, MANIFEST, f"belongs to {manifest['unit']}")
     for relative in manifest["files"]:
         parts = PurePosixPath(relative)
@@ -141,13 +145,13 @@ _checked: dict[tuple[Any, ...], tuple[str, str] | None] = {}
 """What this process has hashed: None if it was fine, else the file and its problem."""
 
 
-def verified_manifest(folder: Path) -> dict[str, Any]:
+def verified_manifest(folder: Path, *, renamed: bool = False) -> dict[str, Any]:
     """The manifest of a unit whose every file has been checked against its sha256.
 
     Hashing happens once per process and unit, and again when the manifest or any file changed on disk since.
     Raises `MissingUnit` or `DamagedUnit`.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, renamed=renamed)
     key = (str(folder), manifest["sha256"], check_sizes(folder, manifest))
     if key not in _checked:
         try:

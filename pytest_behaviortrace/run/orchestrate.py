@@ -6,6 +6,7 @@ Sessions on one machine, or on several that share the cache folder, divide the u
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -23,6 +24,7 @@ from pytest_behaviortrace.run.lock import BuildLock, NoLocks, building, worker_p
 from pytest_behaviortrace.run.manifest import flush
 from pytest_behaviortrace.run.process import Events, Running, Task, end, ending, interrupts_later, start, tail
 from pytest_behaviortrace.run.progress import Display, Silent
+from pytest_behaviortrace.run.recorded import RUN, RecordedStore, RunQuestion, store_of
 from pytest_behaviortrace.run.requirements import unmet
 from pytest_behaviortrace.run.store import Store
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 BUILDER = "pytest_behaviortrace.run.build"
 """Module whose `build_seed` and `build_draw` fill a unit's folder."""
+
+DRAW_BUILDER = "pytest_behaviortrace.run.recorded_draw"
+"""The same for draws of a recorded run."""
 
 SIDE_BY_SIDE = 2
 """Worker processes at a time, of one user's sessions on one machine that share a cache folder.
@@ -42,9 +47,10 @@ LOOK_EVERY = 0.5
 """Seconds between two looks at what others build."""
 
 
-def side_by_side(recipe: Recipe) -> int:
-    """Workers at a time for a recipe: one in mixed precision, which is for policies that fill a GPU."""
-    return 1 if recipe.grpo.precision == "bfloat16" else SIDE_BY_SIDE
+def side_by_side(recipe: Recipe | RunQuestion) -> int:
+    """Workers at a time: one for a policy that fills a GPU or uses all cores (a recipe's in mixed precision)."""
+    alone = recipe.large_policy if isinstance(recipe, RunQuestion) else recipe.grpo.precision == "bfloat16"
+    return 1 if alone else SIDE_BY_SIDE
 
 
 class CannotTrain(CacheError):
@@ -54,13 +60,13 @@ class CannotTrain(CacheError):
 class TrainingFailed(Exception):
     """A worker failed; the message ends with the last lines of its log and the path of all of it."""
 
-    def __init__(self, unit: str, why: str, log: Path) -> None:
+    def __init__(self, unit: str, why: str, log: Path, doing: str = Store.doing) -> None:
         self.unit, self.log = unit, log
-        super().__init__(f"training {unit} failed: {why}.\n{tail(log)}full log: {log}")
+        super().__init__(f"{doing} {unit} failed: {why}.\n{tail(log)}full log: {log}")
 
 
 def ensure(
-    recipe: Recipe,
+    recipe: Recipe | RunQuestion,
     seeds: Iterable[int],
     draws: Iterable[int],
     cache_dir: Path,
@@ -69,6 +75,8 @@ def ensure(
     builder: str = BUILDER,
 ) -> Store:
     """A store in which every given draw of every given seed is present and undamaged.
+
+    (For a question about a recorded run, which is the one seed of its store, use `ensure_draws`.)
 
     A hit takes no lock and needs no write access. On a miss each unit is trained by whichever process takes its lock
     first, at most `side_by_side` of them on this machine; what another process trains is waited for. Each unit is
@@ -79,7 +87,7 @@ def ensure(
     """
     seeds, draws = sorted(set(seeds)), sorted(set(draws))
     show = display or Silent()
-    store = Store(cache_dir, recipe)
+    store = store_of(cache_dir, recipe)
     if not store.problems(seeds, draws):
         return store
     if lacking := unmet(recipe):
@@ -98,12 +106,29 @@ def ensure(
     return store
 
 
+def ensure_draws(
+    question: RunQuestion,
+    draws: Iterable[int],
+    cache_dir: Path,
+    display: Display | None = None,
+    *,
+    builder: str = DRAW_BUILDER,
+) -> RecordedStore:
+    """A store in which every given draw of a recorded run is present and undamaged; see `ensure`.
+
+    Nothing is written into the run's own folder. Raises `RecordedRunError` too, when the run is damaged or changed.
+    """
+    store = ensure(question, [RUN], draws, cache_dir, display, builder=builder)
+    assert isinstance(store, RecordedStore)
+    return store
+
+
 @dataclass
 class _Build:
     """One session's share of a build."""
 
     store: Store
-    recipe: Recipe
+    recipe: Recipe | RunQuestion
     seeds: list[int]
     draws: list[int]
     display: Display
@@ -118,7 +143,7 @@ class _Build:
     told: set[str] = field(default_factory=set)
     next_look: float = 0.0
 
-    @property
+    @functools.cached_property
     def most(self) -> int:
         """Workers at a time."""
         return side_by_side(self.recipe)
@@ -128,10 +153,10 @@ class _Build:
         self.store.folder.mkdir(parents=True, exist_ok=True)
         sweep(self.store.folder)
         for seed in self.seeds:
-            self._plan(Task(seed))
+            self._plan(self._task(seed))
         for seed in self.seeds:
             for draw in self.draws:
-                self._plan(Task(seed, draw))
+                self._plan(self._task(seed, draw))
         if not self.waiting:
             return
         try:
@@ -149,6 +174,9 @@ class _Build:
                 for locks in self.held.values():
                     locks.close()
                 self.display.stop()
+
+    def _task(self, seed: int, draw: int | None = None) -> Task:
+        return Task(seed, draw, self.store.unit_name(seed, draw))
 
     def _plan(self, task: Task) -> None:
         problem = self.store.problem(task.seed, task.draw)
@@ -183,12 +211,12 @@ class _Build:
     def _blocked(self, task: Task) -> bool:
         """Whether a draw has to wait for its seed."""
         ours = [*self.waiting, *(r.task for r in self.running.values())]
-        return task.draw is not None and Task(task.seed) in ours
+        return task.draw is not None and self._task(task.seed) in ours
 
     def _claimed(self, task: Task, lock: BuildLock) -> bool:
         """Take the lock of a waiting unit, if it is free and the unit is still to be built."""
         if not lock.acquire():
-            self._tell_wait(task.unit, f"waiting for {lock.owner()}, to finish training {task.unit}")
+            self._tell_wait(task.unit, f"waiting for {lock.owner()}, to finish {self.store.doing} {task.unit}")
             return False
         with contextlib.ExitStack() as undo:
             undo.callback(lock.release)
@@ -196,8 +224,8 @@ class _Build:
             if self.store.problem(task.seed, task.draw) is None:
                 self._made_elsewhere(task)
             elif task.draw is not None and self.store.problem(task.seed) is not None:
-                self.planned.pop(Task(task.seed).unit, None)
-                self._plan(Task(task.seed))  # its seed was damaged since it was looked at first
+                self.planned.pop(self._task(task.seed).unit, None)
+                self._plan(self._task(task.seed))  # its seed was damaged since it was looked at first
             else:
                 undo.pop_all()
                 return True
@@ -230,7 +258,7 @@ class _Build:
         if code == worker.FULL:
             raise no_room_error(self.store.cache_dir)
         if code != worker.DONE:
-            raise TrainingFailed(unit, ending(code), running.log)
+            raise TrainingFailed(unit, ending(code), running.log, self.store.doing)
         with interrupts_later():
             self._publish(running)
             del self.running[unit]
@@ -252,7 +280,8 @@ class _Build:
             self._plan(task)
             return
         if problem is not None:
-            raise TrainingFailed(task.unit, f"it was damaged as soon as it was published ({problem})", running.log)
+            why = f"it was damaged as soon as it was published ({problem})"
+            raise TrainingFailed(task.unit, why, running.log, self.store.doing)
         self.display.finish(task.unit)
         self._plan_draws(task)
 
@@ -260,5 +289,5 @@ class _Build:
         """Once a seed is there: plan draws of another build of it, which are of no use any more."""
         if task.draw is None:
             for draw in self.draws:
-                self._plan(Task(task.seed, draw))
+                self._plan(self._task(task.seed, draw))
         self.display.start(self.planned)

@@ -24,6 +24,7 @@ from pytest_behaviortrace.run.store import Store, draw_unit, seed_unit
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
+    from pytest_behaviortrace.run.recorded import RunQuestion
 
 Events = queue.SimpleQueue[tuple[str, str | None]]
 """(unit, line of JSON), or (unit, None) when its worker closed its output."""
@@ -52,11 +53,13 @@ class Task:
 
     seed: int
     draw: int | None = None
+    name: str = ""
+    """Name of the unit where it is not the usual one."""
 
     @property
     def unit(self) -> str:
         """Name of the unit."""
-        return seed_unit(self.seed) if self.draw is None else draw_unit(self.seed, self.draw)
+        return self.name or (seed_unit(self.seed) if self.draw is None else draw_unit(self.seed, self.draw))
 
     @property
     def cost(self) -> float:
@@ -74,7 +77,7 @@ class Running:
     log: Path
 
 
-def start(task: Task, store: Store, recipe: Recipe, builder: str, events: Events) -> Running:
+def start(task: Task, store: Store, recipe: Recipe | RunQuestion, builder: str, events: Events) -> Running:
     """Start the worker of a unit; its output arrives in `events`."""
     folder = Path(tempfile.mkdtemp(prefix=f"{BUILD_PREFIX}{task.unit}-", dir=store.folder))
     unit, work, handed = folder / task.unit, folder / "work", folder / "recipe.json"

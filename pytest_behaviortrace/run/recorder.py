@@ -76,6 +76,10 @@ class RolloutRecorder:
         self._batch: _Batch | None = None
         self._sum_checked = False
 
+    def restart(self, next_row: int) -> None:
+        """Training begins, perhaps again: rollouts that were generated and not learned from are forgotten."""
+        self.next_row, self._open = next_row, {}
+
     # -- called around the trainer's methods -------------------------------------------------------------------------
     def generated(self, trainer: Any, output: dict[str, Any], rewards: NDArray[np.float64] | None) -> None:
         """Number the rows of one generation batch, in the order of generation, and keep them.

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from pytest_behaviortrace.run import capture
 from pytest_behaviortrace.run.attach import attach
 from pytest_behaviortrace.run.cache import library_versions
 from pytest_behaviortrace.run.capture import without_adapters
@@ -34,7 +35,8 @@ SHARDS = "shards"
 SETTINGS = (
     "seed", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay", "max_grad_norm", "bf16",
     "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
-    "num_generations", "max_completion_length", "temperature", "top_p", "top_k", "loss_type", "beta", "epsilon",
+    "num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+    "generation_kwargs", "loss_type", "beta", "epsilon",
     "epsilon_high", "delta", "scale_rewards", "importance_sampling_level", "mask_truncated_completions", "use_vllm",
 )  # fmt: skip
 """Settings of a trainer that a resumed run must share with its beginning."""
@@ -59,8 +61,9 @@ def record(
     `num_iterations` are not recorded. A KL term's share is kept beside it (`kl_gradients`).
 
     Raises `RecordingError` if the folder holds another run or is not empty, `ValueError` for a bad pattern or width,
-    `UnsupportedLoss` for settings under which rollouts have no gradients of their own, and in the first step
-    `UnsupportedModel` or `IntegrityError` for a model or a loss that holds more than what is known here.
+    `UnsupportedLoss` for settings under which rollouts have no gradients of their own, `UnsupportedModel` for a model
+    whose gradients cannot be told apart here, and it or `IntegrityError` in the first step for a model or a loss that
+    turns out to hold more than what is known here.
     """
     patterns = {name: _compiled(name, pattern) for name, pattern in (behaviors or {}).items()}
     return Recording(trainer, Path(path).absolute(), patterns, width)
@@ -74,6 +77,7 @@ class Recording:
         accelerator = trainer.accelerator
         self._plain = accelerator.unwrap_model(trainer.model)
         BlockSketch.for_model(self._plain, width)  # raises for too narrow a sketch
+        capture.Capture(self._plain)  # raises for a model that is not known here
         self._identity = self._described()
         if accelerator.is_main_process:
             self._open()
@@ -81,7 +85,8 @@ class Recording:
         self._sink = ShardSink(path / SHARDS, int(accelerator.process_index))
         self._recorder = RolloutRecorder(Capture(width, behaviors), self._sink)
         self._detach = attach(trainer, self._recorder)
-        self._watch = _Watch(self)
+        self._watch: _Watch | None = _Watch(self)
+        self._finished = False
         trainer.add_callback(self._watch)
 
     def __enter__(self) -> Recording:
@@ -94,8 +99,10 @@ class Recording:
 
     def detach(self) -> None:
         """Stops recording; the trainer is as it was. What is on disk stays, and can be resumed."""
-        self._detach()
-        self.trainer.remove_callback(self._watch)
+        if self._watch is not None:
+            self._detach()
+            self.trainer.remove_callback(self._watch)
+            self._watch = None
 
     # -- the folder --------------------------------------------------------------------------------------------------
     def _described(self) -> dict[str, Any]:
@@ -144,6 +151,11 @@ class Recording:
     # -- what the trainer tells --------------------------------------------------------------------------------------
     def begun(self, step: int) -> None:
         """Training begins at a step: 0, or that of a checkpoint whose past must be on record."""
+        if self._finished:
+            raise RecordingError(
+                f"{self.path} is the finished record of this trainer's last training; detach() before training again, "
+                f"or record into another folder"
+            )
         accelerator, folder = self.trainer.accelerator, self.path / SHARDS
         earlier = sorted({made for made, _ in shards(folder)})
         if step == 0 and earlier:
@@ -154,7 +166,7 @@ class Recording:
         if step > 0 and self._read()["checkpoints"].get(str(step)) != _fingerprint(self._plain):
             raise IntegrityError(
                 f"the run resumes at step {step} with weights that are not those of a checkpoint of the run in "
-                f"{self.path}"
+                f"{self.path}; resume from another one"
             )
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
@@ -163,7 +175,8 @@ class Recording:
             if step == 0:
                 save_policy(self._plain, self.trainer.processing_class, str(self.path / "policies" / "start"))
         accelerator.wait_for_everyone()
-        self._recorder.next_row = next_row(folder, int(self.trainer.args.generation_batch_size))
+        self._sink.drop()
+        self._recorder.restart(next_row(folder, int(self.trainer.args.generation_batch_size)))
 
     def stepped(self, step: int, learning_rate: float) -> None:
         """An optimizer step was made."""
@@ -184,8 +197,6 @@ class Recording:
             check_complete(folder, steps, int(accelerator.num_processes))
             facts = self._facts() | merge(folder, self.path, list(self.behaviors))
             save_policy(self._plain, self.trainer.processing_class, str(self.path / "policies" / "end"))
-            shutil.rmtree(folder)
-            (self.path / UNFINISHED).unlink()
             fingerprint = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()
             seal(
                 self.path,
@@ -198,7 +209,12 @@ class Recording:
                     "facts": facts,
                     "timings": {},
                 },
+                without=(SHARDS, UNFINISHED),
             )
+            # Only now: until the record is whole, this is all there is of it.
+            shutil.rmtree(folder)
+            (self.path / UNFINISHED).unlink()
+        self._finished = True
         accelerator.wait_for_everyone()
 
     def _facts(self) -> dict[str, Any]:
@@ -215,9 +231,11 @@ class Recording:
                 name: _plain_value(getattr(args, name))
                 for name in (
                     "loss_type", "temperature", "top_p", "top_k", "max_completion_length", "num_generations", "beta",
-                    "num_iterations",
+                    "num_iterations", "min_p", "repetition_penalty",
                 )
             },
+            "eos_token_ids": _ends(self.trainer),
+            "generation_kwargs": json.loads(json.dumps(args.generation_kwargs or {}, default=str)),
         }  # fmt: skip
 
 
@@ -236,6 +254,8 @@ class _Watch(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
         self.recording.stepped(int(state.global_step) - 1, self._rate)
+        if control.should_save:  # before the checkpoint is there: a crash between the two would leave it unknown
+            self.recording.saved(int(state.global_step))
 
     def on_save(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
         self.recording.saved(int(state.global_step))
@@ -251,6 +271,12 @@ def _compiled(name: str, pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise ValueError(f"the behaviour {name!r} is no regular expression: {error} in {pattern!r}") from None
+
+
+def _ends(trainer: Any) -> list[int]:
+    """Token ids that end a completion in TRL."""
+    ends = getattr(trainer, "eos_token_ids", None) or trainer.processing_class.eos_token_id
+    return [int(end) for end in (ends if isinstance(ends, list | tuple) else [ends])]
 
 
 def _plain_value(value: Any) -> Any:

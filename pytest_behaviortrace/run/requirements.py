@@ -6,12 +6,19 @@ import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pytest_behaviortrace.run.recorded import RunQuestion
+
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
 
 
-def unmet(recipe: Recipe) -> str | None:
-    """One sentence on what is lacking here to train a recipe, or None. Reads no network: workers are offline, too."""
+def unmet(recipe: Recipe | RunQuestion) -> str | None:
+    """One sentence on what is lacking here to train a recipe, or None. Reads no network: workers are offline, too.
+
+    To sample from a recorded run: peft, where an adapter was trained.
+    """
+    if isinstance(recipe, RunQuestion):
+        return peft_lacking() if recipe.trained_adapter else None
     return hub_policy_lacking(recipe) or (vllm_lacking() if recipe.grpo.use_vllm else None)
 
 
@@ -29,6 +36,13 @@ def hub_policy_lacking(recipe: Recipe) -> str | None:
         f"fetch it once with `hf download {name}`, or write a recipe that extends {recipe.name!r} with the folder of "
         f"a copy as its policy.source"
     )
+
+
+def peft_lacking() -> str | None:
+    """Why the adapter of a recorded run cannot be loaded here, or None."""
+    if importlib.util.find_spec("peft") is None:
+        return "the recorded run trained a PEFT adapter, and peft is not installed; pip install peft to sample from it"
+    return None
 
 
 def vllm_lacking(gpu: Callable[[], bool] | None = None) -> str | None:

@@ -90,11 +90,23 @@ def generated_rows(
         if rewards is not None:
             weights = trainer.reward_weights.cpu().numpy().astype(np.float64)
             row["reward"] = float(np.nansum(rewards[place] * weights))
-            names = zip(trainer.reward_func_names, rewards[place].tolist(), strict=True)
-            row |= {f"reward_{name}": value for name, value in names}
+            names = zip(reward_columns(trainer.reward_func_names), rewards[place].tolist(), strict=True)
+            row |= dict(names)
         for name, behavior in behaviors.items():
             row[f"span_{name}"] = list(find_spans(tokenizer, completion, behavior).behavior)
         yield row
+
+
+def reward_columns(names: Sequence[str]) -> list[str]:
+    """A column for each reward function: `reward_{name}`, numbered where several have one name."""
+    found: list[str] = []
+    for name in names:
+        column, number = f"reward_{name}", 1
+        while column in found:
+            number += 1
+            column = f"reward_{name}_{number}"
+        found.append(column)
+    return found
 
 
 def unpadded(values: torch.Tensor, mask: torch.Tensor) -> list[list[Any]]:

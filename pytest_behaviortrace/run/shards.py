@@ -50,6 +50,10 @@ class ShardSink:
         """Takes sketches (m, K) with exact norms (m,)."""
         self._sets.setdefault(kind, []).append((rows.cpu(), norm.cpu(), row_ids))
 
+    def drop(self) -> None:
+        """Forgets what came since the last commit: the steps are made again."""
+        self._rows, self._sets = [], {}
+
     def commit(self, step: int, learning_rate: float) -> None:
         """Writes what came since the last call as the shard of a step. Raises `OSError` on a full disk."""
         name = f"step-{step:08d}-rank-{self.rank:04d}"
@@ -67,7 +71,7 @@ class ShardSink:
             write_sketches(making, kind, sketches, norms, index[order])
         write_table(making, "step", {"step": [step], "learning_rate": [learning_rate]})
         os.replace(making, self.folder / name)
-        self._rows, self._sets = [], {}
+        self.drop()
 
 
 def shards(folder: Path) -> dict[tuple[int, int], Path]:

@@ -140,6 +140,17 @@ class Store:
         self.key = cache_key(recipe)
         self.folder = recipe_folder(self.cache_dir, recipe)
 
+    doing = "training"
+    """What building a unit of this store amounts to, for messages."""
+
+    def unit_name(self, seed: int, draw: int | None = None) -> str:
+        """Name of the unit of a seed, or of one of its draws."""
+        return seed_unit(seed) if draw is None else draw_unit(seed, draw)
+
+    def origin(self, seed: int) -> str:
+        """What a draw of a seed remembers of the policy it was generated from."""
+        return self.seed(seed).analysis_policy
+
     def seed(self, seed: int) -> Unit:
         """A seed's unit, verified. Raises `MissingUnit` or `DamagedUnit`, which names unit and file."""
         return self._unit(seed_unit(seed))
@@ -149,9 +160,9 @@ class Store:
 
         Raises `MissingUnit` or `DamagedUnit`, which names unit and file.
         """
-        unit = self._unit(draw_unit(seed, draw))
-        if unit.analysis_policy != self.seed(seed).analysis_policy:
-            raise DamagedUnit(unit.name, unit.path, MANIFEST, f"names another build of {seed_unit(seed)}")
+        unit = self._unit(self.unit_name(seed, draw))
+        if unit.analysis_policy != self.origin(seed):
+            raise DamagedUnit(unit.name, unit.path, MANIFEST, f"names another build of {self.unit_name(seed)}")
         return unit
 
     def problem(self, seed: int, draw: int | None = None) -> str | None:
@@ -165,7 +176,7 @@ class Store:
             elif self.problem(seed) is None:
                 self.draw(seed, draw)
             else:
-                self._unit(draw_unit(seed, draw))
+                self._unit(self.unit_name(seed, draw))
         except MissingUnit:
             return ""
         except DamagedUnit as error:
@@ -178,8 +189,8 @@ class Store:
         Every draw is requested of every seed.
         """
         chosen, indices = sorted(set(seeds)), sorted(set(draws))
-        found = {seed_unit(s): self.problem(s) for s in chosen}
-        found |= {draw_unit(s, d): self.problem(s, d) for s in chosen for d in indices}
+        found = {self.unit_name(s): self.problem(s) for s in chosen}
+        found |= {self.unit_name(s, d): self.problem(s, d) for s in chosen for d in indices}
         return {name: problem for name, problem in found.items() if problem is not None}
 
     def missing(self, seeds: Iterable[int], draws: Iterable[int]) -> list[str]:

@@ -22,7 +22,8 @@ from typing import Any
 from pytest_behaviortrace.run import handover
 from pytest_behaviortrace.run.cache import library_versions, no_room
 from pytest_behaviortrace.run.manifest import seal
-from pytest_behaviortrace.run.store import Built, Store, draw_unit, seed_unit
+from pytest_behaviortrace.run.recorded import store_of
+from pytest_behaviortrace.run.store import Built
 from pytest_behaviortrace.suite import SUITE
 
 DONE, FAILED, FULL = 0, 1, 28
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", required=True, type=Path, help="empty folder to build the unit in")
     parser.add_argument("--seed", required=True, type=int)
     parser.add_argument("--draw", type=int)
-    parser.add_argument("--builder", required=True, help="module with build_seed and build_draw")
+    parser.add_argument("--builder", required=True, help="module with build_draw, and build_seed for a recipe")
     args = parser.parse_args(argv)
     report = _event_writer(args.folder.name)
     try:
@@ -54,7 +55,7 @@ def _build(args: argparse.Namespace, report: Callable[[str, float], None]) -> No
     report("starting", 0.0)
     began = time.perf_counter()
     recipe = handover.loads(args.recipe.read_text(encoding="utf-8"))
-    store = Store(args.cache_dir, recipe)
+    store = store_of(args.cache_dir, recipe)
     if store.key != args.key:
         raise RuntimeError("a library or the policy's files changed while the session was running; start it again")
     builder = importlib.import_module(args.builder)
@@ -65,11 +66,11 @@ def _build(args: argparse.Namespace, report: Callable[[str, float], None]) -> No
         "versions": library_versions(),
     }
     if args.draw is None:
-        description["unit"] = seed_unit(args.seed)
+        description["unit"] = store.unit_name(args.seed)
         built = builder.build_seed(recipe, args.seed, args.folder, report)
     else:
         seed = store.seed(args.seed)
-        description |= {"unit": draw_unit(args.seed, args.draw), "seed_unit": seed.analysis_policy}
+        description |= {"unit": store.unit_name(args.seed, args.draw), "seed_unit": store.origin(args.seed)}
         built = builder.build_draw(recipe, args.seed, args.draw, seed, args.folder, report)
     facts, timings = Built(*built)
     timings = {**timings, "total": time.perf_counter() - began}

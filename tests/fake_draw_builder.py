@@ -1,0 +1,20 @@
+"""A builder of draws of a recorded run that makes them up, for tests of the processes that build them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import recorded_world
+
+from pytest_behaviortrace.run.store import Built
+
+
+def build_draw(question: Any, seed: int, draw: int, run: Any, folder: Path, progress: Any) -> Built:
+    """A made-up draw that notes which run it was asked about."""
+    if os.environ.get("FAKE_DRAW") == "fail":
+        raise RuntimeError("no policy here")
+    progress("siblings", 0.5)
+    found = recorded_world.write_draw(folder, draw)
+    return Built({**found, "read": run.policy("end").name, "behavior": question.behavior}, {"siblings": 0.0})

@@ -1,0 +1,192 @@
+"""What `record` refuses to mix into one record, and what a crash costs: real processes, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+import grpo_run  # noqa: E402
+import recording_process  # noqa: E402
+import torch  # noqa: E402
+from recording_process import BEHAVIORS, KILLED_AT, SAVE_STEPS, STEPS, WIDTH  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+from transformers import TrainerCallback  # noqa: E402
+
+from pytest_behaviortrace import record  # noqa: E402
+from pytest_behaviortrace.run.formats import read_array  # noqa: E402
+from pytest_behaviortrace.run.integrity import IntegrityError  # noqa: E402
+from pytest_behaviortrace.run.policy import load_model  # noqa: E402
+from pytest_behaviortrace.run.recorded import RecordedRun, RecordedRunError, open_run  # noqa: E402
+from pytest_behaviortrace.run.rows import RecordingError  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run of `recording_process`, uninterrupted."""
+    base = tmp_path_factory.mktemp("whole")
+    trainer = recording_process.trainer(base / "work")
+    record(trainer, base / "record", behaviors=BEHAVIORS, width=WIDTH)
+    trainer.train()
+    return trainer, open_run(base / "record")
+
+
+def same(one: RecordedRun, other: RecordedRun, *, rows: int | None = None) -> bool:
+    """Whether two records hold the same rollouts and gradients, to the last bit; of the first `rows` rollouts."""
+    for name, values in one.table.items():
+        for a, b in zip(list(values)[:rows], list(other.table[name])[:rows], strict=True):
+            if not np.array_equal(a, b):
+                return False
+    arrays = [name for name in one.unit.files if name.endswith(".npy") and not name.startswith(("targets", "learning"))]
+    for name in arrays if rows is None else ["gradients.npy", "gradients.norm.npy", "loss_scale.npy"]:
+        a, b = (np.asarray(read_array(run.unit.file(name)))[:rows] for run in (one, other))
+        if not np.array_equal(a, b):
+            return False
+    return True
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = load_model(str(folder)).state_dict()
+    return found
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# -- nothing is mixed --------------------------------------------------------------------------------------------------
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """`record` holds four steps of a run that was interrupted in its fifth; `work` its checkpoints."""
+    trainer = recording_process.trainer(tmp_path / "work")
+    trainer.add_callback(Interrupt())
+    with record(trainer, tmp_path / "record", behaviors=BEHAVIORS, width=WIDTH), pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    return tmp_path
+
+
+def brevity(completions: list[Any], **unused: Any) -> list[float]:
+    return [-float(len(str(c))) for c in completions]
+
+
+class Interrupt(TrainerCallback):  # type: ignore[misc]
+    """Ctrl-C once, in the middle of a step."""
+
+    done = False
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        if state.global_step == KILLED_AT and not self.done:
+            self.done = True
+            raise KeyboardInterrupt
+
+
+def again(base: Path, *, width: int = WIDTH, behaviors: Any = BEHAVIORS, **settings: Any) -> Any:
+    trainer = recording_process.trainer(base / "work", **settings)
+    record(trainer, base / "record", behaviors=behaviors, width=width)
+    return trainer
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"learning_rate": 2e-3}, "settings"),
+        ({"min_p": 0.1}, "settings"),
+        ({"generation_kwargs": {"no_repeat_ngram_size": 3}}, "settings"),
+        ({"reward": brevity}, "rewards"),
+        ({"width": 2 * WIDTH}, "width"),
+        ({"behaviors": {"of": " of"}}, "behaviors"),
+    ],
+    ids=str,
+)
+def test_another_run_is_not_mixed_in(changed: dict[str, Any], named: str, begun: Path) -> None:
+    with pytest.raises(RecordingError, match=rf"beginning of another run \(different: {named}\)"):
+        again(begun, **changed)
+
+
+def test_a_run_that_starts_again_is_not_mixed_in(begun: Path) -> None:
+    with pytest.raises(RecordingError, match=r"holds steps 0-3 of an earlier start, and this run begins at step 0"):
+        again(begun).train()
+
+
+def test_other_weights_are_not_mixed_in(begun: Path) -> None:
+    path = begun / "work" / f"checkpoint-{KILLED_AT}" / "model.safetensors"
+    changed = load_file(path)
+    changed["model.norm.weight"][0] += 1e-3
+    save_file(changed, path, metadata={"format": "pt"})
+    with pytest.raises(IntegrityError, match=rf"resumes at step {KILLED_AT} with weights that are not those"):
+        again(begun).train(resume_from_checkpoint=True)
+
+
+def test_a_missing_step_is_named(begun: Path) -> None:
+    shutil.rmtree(begun / "record" / "shards" / "step-00000001-rank-0000")
+    with pytest.raises(IntegrityError, match=r"step 1 \(process 0\) is missing"):
+        again(begun).train(resume_from_checkpoint=True)
+
+
+def test_finished_and_foreign_folders_are_refused(whole: Any, tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match="holds a finished record; give another folder"):
+        record(grpo_run.trainer(tmp_path / "work"), whole[1].path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("dear diary", encoding="utf-8")
+    with pytest.raises(RecordingError, match="is not empty and no record; give a new folder"):
+        record(grpo_run.trainer(tmp_path / "work"), tmp_path / "mine")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("a b", "x"), ("ok", "(")])
+def test_behaviours_that_cannot_be_recorded(name: str, pattern: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"cannot name a behaviour|is no regular expression"):
+        record(grpo_run.trainer(tmp_path / "work"), tmp_path / "record", behaviors={name: pattern})
+    assert not (tmp_path / "record").exists()
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------------
+def test_the_same_trainer_goes_on_after_ctrl_c(whole: Any, tmp_path: Path) -> None:
+    trainer = recording_process.trainer(tmp_path / "work")
+    trainer.add_callback(Interrupt())
+    record(trainer, tmp_path / "record", behaviors=BEHAVIORS, width=WIDTH)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer.train(resume_from_checkpoint=True)
+    assert same(whole[1], open_run(tmp_path / "record"))
+
+
+@pytest.mark.parametrize("where", ["step", "save", "seal"])
+def test_a_killed_run_is_resumed(where: str, whole: Any, tmp_path: Path) -> None:
+    """SIGKILL in a step, between a checkpoint and the end of its step, and while the record is being closed."""
+    command = [sys.executable, "-W", "ignore", recording_process.__file__, tmp_path / "work", tmp_path / "record"]
+    killed = subprocess.run([*command, "--kill", where], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    with pytest.raises(RecordedRunError, match="its recording was broken off"):
+        open_run(tmp_path / "record")
+    assert (tmp_path / "work" / f"checkpoint-{KILLED_AT}").is_dir()
+    done = subprocess.run([*command, "--resume"], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    resumed = open_run(tmp_path / "record")
+    assert not (tmp_path / "record" / "shards").exists()
+    if where == "seal":  # asked to resume a run that was over, transformers makes one step more
+        assert resumed.facts["steps"] == STEPS + 1
+        assert same(whole[1], resumed, rows=8 * STEPS)
+    else:
+        assert same(whole[1], resumed)
+        assert equal(weights(resumed.unit.policy("end")), dict(whole[0].model.state_dict()))
+    checkpoints = sorted((tmp_path / "work").glob("checkpoint-*"))
+    assert len(checkpoints) >= STEPS // SAVE_STEPS
+    assert json.loads((checkpoints[-1] / "trainer_state.json").read_text())["global_step"] >= STEPS
