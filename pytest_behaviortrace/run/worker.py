@@ -17,12 +17,11 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pytest_behaviortrace.run import handover
 from pytest_behaviortrace.run.cache import library_versions, no_room
 from pytest_behaviortrace.run.manifest import seal
-from pytest_behaviortrace.run.store import Built, Store, draw_unit, seed_unit
+from pytest_behaviortrace.run.store import Built, Store, Unit, draw_unit, seed_unit
 from pytest_behaviortrace.suite import SUITE
 
 DONE, FAILED, FULL = 0, 1, 28
@@ -58,23 +57,30 @@ def _build(args: argparse.Namespace, report: Callable[[str, float], None]) -> No
     if store.key != args.key:
         raise RuntimeError("a library or the policy's files changed while the session was running; start it again")
     builder = importlib.import_module(args.builder)
-    description: dict[str, Any] = {
-        "recipe": {"name": recipe.name, "hash": recipe.hash},
+    whose = None if args.draw is None else store.seed(args.seed)
+    if whose is None:
+        built = builder.build_seed(recipe, args.seed, args.folder, report)
+    else:
+        built = builder.build_draw(recipe, args.seed, args.draw, whose, args.folder, report)
+    report("writing", 1.0)
+    unit = seed_unit(args.seed) if whose is None else draw_unit(args.seed, args.draw)
+    finish(store, unit, whose, args.folder, Built(*built), time.perf_counter() - began)
+
+
+def finish(store: Store, unit: str, whose: Unit | None, folder: Path, built: Built, seconds: float) -> None:
+    """Seal the folder that a builder has filled for a unit (a draw of the seed `whose`), in `seconds` altogether."""
+    description = {
+        "recipe": {"name": store.recipe.name, "hash": store.recipe.hash},
         "key": store.key,
         "suite": SUITE,
         "versions": library_versions(),
+        "unit": unit,
+        **({} if whose is None else {"seed_unit": whose.analysis_policy}),
+        "facts": built.facts,
+        "timings": {**built.timings, "total": seconds},
+        "peak_bytes": _peak_bytes(),
     }
-    if args.draw is None:
-        description["unit"] = seed_unit(args.seed)
-        built = builder.build_seed(recipe, args.seed, args.folder, report)
-    else:
-        seed = store.seed(args.seed)
-        description |= {"unit": draw_unit(args.seed, args.draw), "seed_unit": seed.analysis_policy}
-        built = builder.build_draw(recipe, args.seed, args.draw, seed, args.folder, report)
-    facts, timings = Built(*built)
-    timings = {**timings, "total": time.perf_counter() - began}
-    report("writing", 1.0)
-    seal(args.folder, {**description, "facts": facts, "timings": timings, "peak_bytes": _peak_bytes()})
+    seal(folder, description)
 
 
 def _event_writer(unit: str) -> Callable[[str, float], None]:
