@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_behaviortrace.calibration import command
-from pytest_behaviortrace.run import budget_command
+from pytest_behaviortrace.run import budget_command, launch_command
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
@@ -130,7 +130,7 @@ def _ensured(
 def _train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if (code := budget_command.run(args)) is not None:
         return code
-    if (code := _launched(args)) is not None:
+    if (code := launch_command.run(args)) is not None:
         return code
     trained = _ensured(args.recipe, args.plant, args.seeds, args.draws, args.cache_dir, parser)
     if isinstance(trained, int):
@@ -138,36 +138,6 @@ def _train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     store, recipe = trained
     print(f"{recipe.name}: seeds {', '.join(map(str, args.seeds))} with {args.draws} draws each are in {store.folder}")
     return _verify(store, recipe, args) if args.verify else 0
-
-
-def _launched(args: argparse.Namespace) -> int | None:
-    """Train as one of several processes, if this is one, and return the exit code."""
-    from pytest_behaviortrace.run import launch
-    from pytest_behaviortrace.run.recipe import Recipe
-
-    try:
-        launched = launch.found()
-    except launch.WrongLaunch as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if launched is None:
-        launch.forget()
-        return None
-    from pytest_behaviortrace.run.cache import default_cache_dir
-    from pytest_behaviortrace.run.distributed import ensure_together, refuse
-
-    try:
-        if args.verify:
-            raise ValueError("--verify replays a run in one process; give it in a call of its own, without a launcher")
-        asked = Recipe.load(args.recipe)
-        recipe = asked.trained_by(launched.count)
-        folder = args.cache_dir or default_cache_dir()
-    except ValueError as error:
-        return refuse(str(error))
-    code = ensure_together(recipe, args.seeds, range(args.draws), folder)
-    if code == 0 and launched.rank == 0:
-        print(launch.summary(recipe, asked, args.recipe, args.seeds, args.draws, folder))
-    return code
 
 
 def _calibrate(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

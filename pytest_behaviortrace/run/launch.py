@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def found(environment: Mapping[str, str] = os.environ) -> Launch | None:
         if size in environment:
             if int(environment[size]) < 2:
                 return None
-            if used := [name for variable, name in _SHARDING.items() if environment.get(variable, "").lower() == "true"]:
+            if used := [what for name, what in _SHARDING.items() if environment.get(name, "").lower() == "true"]:
                 raise WrongLaunch(
                     f"processes that share their parameters ({', '.join(used)}) cannot be recorded; launch plain data "
                     f"parallelism (--multi_gpu)"
@@ -86,24 +85,3 @@ def settle(recipe: Recipe) -> None:
     os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if recipe.grpo.precision == "bfloat16" else "no"
     os.environ["ACCELERATE_DYNAMO_BACKEND"] = "NO"
     os.environ.pop("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", None)
-
-
-def summary(recipe: Recipe, asked: Recipe, name: str, seeds: Sequence[int], draws: int, cache_dir: Path) -> str:
-    """What was trained and, where the recipe `asked` for said nothing of it, how a session names the same recipe."""
-    from pytest_behaviortrace.run.cache import recipe_folder
-
-    many, folder = recipe.grpo.processes, recipe_folder(Path(cache_dir).absolute(), recipe)
-    lines = [
-        f"{recipe.name}: seeds {', '.join(map(str, seeds))} with {draws} draws each are in {folder}, "
-        f"trained by {many} processes"
-    ]
-    if recipe is not asked:
-        base = str(Path(name).absolute()) if name.endswith(".toml") else name
-        lines += [
-            "they sample otherwise than one process does, so this is another recipe; a session finds it in a file with",
-            f'    extends = "{base}"',
-            f'    name = "{recipe.name}"',
-            "    [grpo]",
-            f"    processes = {many}",
-        ]
-    return "\n".join(lines)

@@ -34,7 +34,7 @@ class SharedRecord:
         """
         write_table(self.folder, _rewards(self.ranks.rank), rewarded)
         self.ranks.wait()
-        collected, columns = Collected(width), {name: [] for name in rewarded}
+        collected, columns = Collected(width), Columns({name: [] for name in rewarded})
         if self.ranks.first:
             check_complete(self.folder, steps, self.ranks.count)
             for path in shards(self.folder).values():
