@@ -28,7 +28,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "grpo": STEP | {"loss_type": "grpo", "gradient_accumulation_steps": 2, "per_device_train_batch_size": 2},
     "dapo": STEP | {"loss_type": "dapo", "per_device_train_batch_size": 4, "num_generations": 8},
 }
-BEHAVIORS = {"of": " of"}
 PATIENT: dict[str, Any] = {
     "per_device_train_batch_size": 4, "max_steps": 3, "save_strategy": "steps", "save_steps": 1,
     "max_completion_length": 8,
@@ -50,22 +49,25 @@ def rollouts(folder: Path) -> None:
             for what in ("rows", "norm", "row"):
                 write_array(out, f"{kind}-{what}", getattr(made, what))
         write_array(out, "checked", np.array(recorder._sum_checked))
-        weights = torch.cat([p.detach().flatten() for p in trainer.accelerator.unwrap_model(trainer.model).parameters()])
+        weights = torch.cat(
+            [p.detach().flatten() for p in trainer.accelerator.unwrap_model(trainer.model).parameters()]
+        )
         write_array(out, "weights", weights.numpy())
 
 
 class Crash(TrainerCallback):  # type: ignore[misc]
-    """Ends the process once two checkpoints were written."""
+    """Ends both processes once two checkpoints were written."""
 
     def on_save(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
         if state.global_step == 2:
+            torch.distributed.barrier()
             os._exit(3)
 
 
 def begin(folder: Path) -> None:
     """Records a run that breaks off in the middle."""
     trainer = grpo_run.trainer(folder / "trainer", **PATIENT)
-    record(trainer, folder / "record", behaviors=BEHAVIORS, width=WIDTH)
+    record(trainer, folder / "record", width=WIDTH)
     trainer.add_callback(Crash())
     trainer.train()
 
@@ -73,11 +75,11 @@ def begin(folder: Path) -> None:
 def resume(folder: Path) -> None:
     """Goes on with it, and notes what a second record in the same place is told."""
     trainer = grpo_run.trainer(folder / "trainer", **PATIENT)
-    record(trainer, folder / "record", behaviors=BEHAVIORS, width=WIDTH)
+    record(trainer, folder / "record", width=WIDTH)
     trainer.train(resume_from_checkpoint=True)
     rank = trainer.accelerator.process_index
     try:
-        record(trainer, folder / "record", behaviors=BEHAVIORS, width=WIDTH)
+        record(trainer, folder / "record", width=WIDTH)
     except RecordingError as error:
         (folder / f"refused-{rank}").write_text(str(error), encoding="utf-8")
 

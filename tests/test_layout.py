@@ -63,6 +63,9 @@ LIGHT = (
     "budget",
     "budget_report",
     "budget_command",
+    "launch",
+    "launch_command",
+    "distributed",
 )
 
 

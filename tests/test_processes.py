@@ -142,7 +142,7 @@ def test_a_record_of_two_processes_is_resumed_and_sealed_once(tmp_path: Path) ->
     assert not (place / "manifest.json").exists()
     alone = grpo_run.trainer(tmp_path / "alone", **{**one_of_two.PATIENT, "per_device_train_batch_size": 8})
     with pytest.raises(RecordingError, match=r"beginning of another run \(different: settings, processes\)"):
-        record(alone, place, behaviors=one_of_two.BEHAVIORS, width=one_of_two.WIDTH)
+        record(alone, place, width=one_of_two.WIDTH)
     code, out = launch(tmp_path, SCRIPT, "resume", str(tmp_path))
     assert code == 0, out
     manifest = verified_manifest(place)

@@ -200,9 +200,7 @@ def grpo_config(recipe: Recipe, seed: int, folder: str) -> GRPOConfig:
 class _Watch(TrainerCallback):
     """Follows a run: learning rates, the analysis policy, progress, and whether it began and went on as it should."""
 
-    def __init__(
-        self, recipe: Recipe, progress: Progress, commit: Callable[[int, float], None] | None = None
-    ) -> None:
+    def __init__(self, recipe: Recipe, progress: Progress, commit: Callable[[int, float], None] | None = None) -> None:
         self.recipe, self.progress, self.commit = recipe, progress, commit
         self.learning_rate: list[float] = []
         self.steps: list[int] = []
