@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_behaviortrace import rank_command
 from pytest_behaviortrace.calibration import command
-from pytest_behaviortrace.run import budget_command
+from pytest_behaviortrace.run import budget_command, launch_command
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
@@ -137,6 +137,8 @@ def _ensured(
 
 def _train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if (code := budget_command.run(args)) is not None:
+        return code
+    if (code := launch_command.run(args)) is not None:
         return code
     trained = _ensured(args.recipe, args.plant, args.seeds, args.draws, args.cache_dir, parser)
     if isinstance(trained, int):

@@ -66,6 +66,9 @@ LIGHT = (
     "recorded",
     "spans",
     "handover",
+    "launch",
+    "launch_command",
+    "distributed",
 )
 
 

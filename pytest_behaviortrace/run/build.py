@@ -13,51 +13,57 @@ from numpy.typing import NDArray
 
 from pytest_behaviortrace.run import targets
 from pytest_behaviortrace.run.gradients import PerSampleGradients
-from pytest_behaviortrace.run.policy import load_model, load_tokenizer, save_policy
+from pytest_behaviortrace.run.policy import load_model, load_tokenizer, placed, save_policy
+from pytest_behaviortrace.run.ranks import ALONE, Ranks
 from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.recorder import Capture, RolloutRecorder
+from pytest_behaviortrace.run.shared_record import SharedRecord
 from pytest_behaviortrace.run.siblings import generate_draw
 from pytest_behaviortrace.run.sketch import SKETCH_SEED, BlockSketch
 from pytest_behaviortrace.run.store import Built, Unit, write_array, write_table
 from pytest_behaviortrace.run.training import TrainedRun, train
-from pytest_behaviortrace.run.warmup import warm_up
+from pytest_behaviortrace.run.warmup import shared_warm_up
 
 Progress = Callable[[str, float], None]
 
 
-def build_seed(recipe: Recipe, seed: int, folder: Path, progress: Progress) -> Built:
-    """Train the planted and the null run of a seed and write everything that is recorded of them."""
+def build_seed(recipe: Recipe, seed: int, folder: Path, progress: Progress, ranks: Ranks = ALONE) -> Built:
+    """Train the planted and the null run of a seed and write everything that is recorded of them.
+
+    Several processes call it together; they record beside `folder`, rank 0 writes the unit and knows its facts.
+    """
     torch.set_num_threads(1)  # tiny tensors: threads cost more than they bring
     behaviors = {plant.name: plant.behavior for plant in recipe.plants}
     begin = time.perf_counter()
-    start = warm_up(
-        recipe, seed, load_tokenizer(recipe.policy.location), lambda stage, done: progress(stage, 0.1 * done)
-    )
+    tokenizer = load_tokenizer(recipe.policy.location)
+    start = shared_warm_up(recipe, seed, tokenizer, lambda stage, done: progress(stage, 0.1 * done), ranks)
     warmed = time.perf_counter() - begin
-    planted = train(
-        recipe,
-        seed,
-        planted=True,
-        recorder=RolloutRecorder(Capture(recipe.sketch_width, behaviors)),
-        progress=lambda stage, done: progress(f"planted run: {stage}", 0.1 + 0.5 * done),
-        start=start,
-    )
+
+    def trained(kind: str, capture: Capture, before: float, share: float) -> TrainedRun:
+        shared = SharedRecord(ranks, folder.parent / f"{kind}-shards") if ranks.count > 1 else None
+        return train(
+            recipe,
+            seed,
+            planted=kind == "planted",
+            recorder=RolloutRecorder(capture, shared.sink() if shared else None),
+            progress=lambda stage, done: progress(f"{kind} run: {stage}", before + share * done),
+            start=start,
+            shared=shared,
+        )
+
+    planted = trained("planted", Capture(recipe.sketch_width, behaviors), 0.1, 0.5)
     # The null run serves the leak test alone: rows of the window that show a behaviour.
-    null = train(
-        recipe,
-        seed,
-        planted=False,
-        recorder=RolloutRecorder(Capture(recipe.sketch_width, behaviors, select=_in_window(recipe), only_shown=True)),
-        progress=lambda stage, done: progress(f"null run: {stage}", 0.6 + 0.3 * done),
-        start=start,
-    )
+    shown_early = Capture(recipe.sketch_width, behaviors, select=_in_window(recipe), only_shown=True)
+    null = trained("null", shown_early, 0.6, 0.3)
+    if not ranks.first:
+        return Built({}, {})
     progress("targets", 0.92)
     begin = time.perf_counter()
     _write_planted(recipe, planted, folder)
     _write_null(recipe, null, folder)
     blocks = _write_targets(recipe, planted, folder)
     _write_policies(recipe, planted, folder)
-    facts = {
+    facts: dict[str, Any] = {
         "s_b": {
             plant.name: {"planted": planted.s_b[plant.name], "null": null.s_b[plant.name]} for plant in recipe.plants
         },
@@ -67,6 +73,8 @@ def build_seed(recipe: Recipe, seed: int, folder: Path, progress: Progress) -> B
         "n_rollouts": len(planted.rows["row_id"]),
         "sft_steps": planted.sft_steps,
     }
+    if ranks.count > 1:
+        facts["processes"] = ranks.count
     timings = {f"planted {stage}": seconds for stage, seconds in planted.timings.items()}
     timings |= {f"null {stage}": seconds for stage, seconds in null.timings.items()}
     return Built(facts, {**timings, "warm-up": warmed, "targets and writing": time.perf_counter() - begin})
@@ -77,7 +85,7 @@ def build_draw(recipe: Recipe, seed: int, draw: int, seed_unit: Unit, folder: Pa
     torch.set_num_threads(1)
     begin = time.perf_counter()
     location = str(seed_unit.policy("analysis"))
-    tokenizer, model = load_tokenizer(location), load_model(location)
+    tokenizer, model = load_tokenizer(location), placed(load_model(location))
     sketch = BlockSketch.for_model(model, recipe.sketch_width)
     engine = PerSampleGradients(model, sketch, temperature=recipe.grpo.temperature)
     for k, plant in enumerate(recipe.plants):
@@ -125,7 +133,7 @@ def _write_null(recipe: Recipe, run: TrainedRun, folder: Path) -> None:
 
 def _write_targets(recipe: Recipe, run: TrainedRun, folder: Path) -> dict[str, slice]:
     """Constructed and minimal-pair targets at the analysis policy; returns the sketch's blocks."""
-    tokenizer, model = load_tokenizer(recipe.policy.location), load_model(recipe.policy.location)
+    tokenizer, model = load_tokenizer(recipe.policy.location), placed(load_model(recipe.policy.location))
     model.load_state_dict(run.analysis_state)
     sketch = BlockSketch.for_model(model, recipe.sketch_width)
     engine = PerSampleGradients(model, sketch, temperature=recipe.grpo.temperature)

@@ -65,26 +65,41 @@ def join_by_row_id(expected: int, **parts: Mapping[str, Sequence[Any]]) -> dict[
     return joined
 
 
+def everywhere(accelerator: Any, flag: bool) -> bool:
+    """Whether a flag is set on all processes; each must ask."""
+    if accelerator.num_processes == 1:
+        return flag
+    import torch
+
+    count = accelerator.reduce(torch.tensor(float(flag), device=accelerator.device), "sum")
+    return int(count) == int(accelerator.num_processes)
+
+
 def check_sum(trainer: Any, sketch: BlockSketch, model: Any, shares: torch.Tensor) -> bool:
-    """Whether `.grad` says anything yet; if so, that the recorded rollouts add up to it.
+    """Whether `.grad` says anything yet; if so, that the recorded rollouts add up to it. All processes call it.
 
     `shares` (batch, K): what each of this process's rollouts contributes to the gradient of the loss over all
     processes, uphill. Raises `IntegrityError` with the share of the squared norm that is covered: something in the
     trainer's loss or in its model is not what the recorder takes it for.
     """
+    return everywhere(trainer.accelerator, _adds_up(trainer, sketch, model, shares))
+
+
+def _adds_up(trainer: Any, sketch: BlockSketch, model: Any, shares: torch.Tensor) -> bool:
     accelerator = trainer.accelerator
-    each, shares = float(shares.double().square().sum()), shares.sum(0)
+    each, shares = shares.double().square().sum(), shares.sum(0)
     if accelerator.num_processes > 1:
         # Before the last micro-batch of a step nothing is averaged over processes.
         together = accelerator.sync_gradients
         shares = accelerator.reduce(shares, "sum") if together else shares * accelerator.num_processes
+        each = accelerator.reduce(each, "sum") if together else each * accelerator.num_processes**2
     own = {name: -p.grad[None].float() for name, p in model.named_parameters() if p.grad is not None}
     if not own:
         return False
     truth = sketch.sketch({name: own[name] for name in sketch.parameters if name in own})[0]
     size = float(truth.double().square().sum())
     exact = accelerator.mixed_precision == "no" and all(p.dtype == truth.dtype for p in model.parameters())
-    noise = ROUNDING[exact] * each
+    noise = ROUNDING[exact] * float(each)
     if size <= noise:
         return False
     missing = float((truth - shares).double().square().sum())

@@ -123,6 +123,15 @@ def ensure_draws(
     return store
 
 
+def publish(sealed: Path, folder: Path) -> None:
+    """Gives a sealed unit its name in a recipe folder. The caller holds the unit's lock."""
+    target = folder / sealed.name
+    aside = set_aside(target)  # only a damaged unit can be there; it makes room by a rename, too
+    os.replace(sealed, target)
+    flush(folder)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 @dataclass
 class _Build:
     """One session's share of a build."""
@@ -267,11 +276,7 @@ class _Build:
 
     def _publish(self, running: Running) -> None:
         task = running.task
-        target = self.store.folder / task.unit
-        aside = set_aside(target)  # only a damaged unit can be there; it makes room by a rename, too
-        os.replace(running.folder / task.unit, target)
-        flush(self.store.folder)
-        shutil.rmtree(aside, ignore_errors=True)
+        publish(running.folder / task.unit, self.store.folder)
         end([running])
         problem = self.store.problem(task.seed, task.draw)
         if problem is not None and task.draw is not None and task.unit not in self.again:

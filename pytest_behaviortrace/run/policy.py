@@ -32,6 +32,11 @@ def load_model(location: str) -> Any:
         return AutoModelForCausalLM.from_pretrained(location, dtype=torch.float32)
 
 
+def placed(model: Any) -> Any:
+    """The model on the GPU if there is one (of several: the one that is this process's own), else where it was."""
+    return model.to("cuda") if torch.cuda.is_available() else model
+
+
 def save_policy(model: Any, tokenizer: Any, folder: str) -> None:
     """Weights as safetensors and the tokenizer, so that `AutoModelForCausalLM` and `AutoTokenizer` load them again."""
     with _quiet():

@@ -33,7 +33,7 @@ COST = {"seed": 4.0, "draw": 1.0}
 """Rough cost of a unit relative to others: what is started first, and how progress adds up."""
 
 _TAIL_LINES = 15
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -45,6 +45,7 @@ _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "WANDB_MODE": "disabled",
 }
+"""What a worker's environment says: offline, silent, and one thread, set before anything reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def end(workers: Collection[Running]) -> None:
 
 
 def _environment(work: Path) -> dict[str, str]:
-    environment = {**os.environ, **_ENVIRONMENT, "HF_DATASETS_CACHE": str(work / "datasets")}
+    environment = {**os.environ, **ENVIRONMENT, "HF_DATASETS_CACHE": str(work / "datasets")}
     if "PYTHONPATH" in environment:  # the worker has another working directory
         paths = environment["PYTHONPATH"].split(os.pathsep)
         environment["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in paths)

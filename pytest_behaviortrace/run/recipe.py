@@ -141,6 +141,8 @@ class Grpo:
     gradient_checkpointing: bool
     use_vllm: bool = False
     """Whether completions are sampled by vLLM, beside the policy on one GPU. Another sampler, so another recipe."""
+    processes: int = 1
+    """Processes that divide each step's batch. Each samples with random numbers of its own, so another recipe, too."""
 
 
 @dataclass(frozen=True)
@@ -210,10 +212,30 @@ class Recipe:
         files = self.policy.files()
         # Where a local folder lies does not matter, what lies in it does.
         content["policy"] = {"source": None if files else self.policy.source, "files": files}
-        if not self.grpo.use_vllm:  # recipes from before there was a choice keep their hash
-            del content["grpo"]["use_vllm"]
+        for name, usual in (("use_vllm", False), ("processes", 1)):
+            if content["grpo"][name] == usual:  # recipes from before there was a choice keep their hash
+                del content["grpo"][name]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def trained_by(self, processes: int) -> Recipe:
+        """The recipe of the run that this many processes make together, each with an equal part of every batch.
+
+        Raises `ValueError` if it names another number itself, or if its batches cannot be divided.
+        """
+        if processes == self.grpo.processes:
+            return self
+        if self.grpo.processes != 1:
+            raise ValueError(
+                f"recipe {self.name!r} is trained by {self.grpo.processes} processes (grpo.processes), not by "
+                f"{processes}; start as many as it says"
+            )
+        if self.grpo.batch_size % processes:
+            raise ValueError(
+                f"recipe {self.name!r} has batches of {self.grpo.batch_size} rollouts, which {processes} processes "
+                f"cannot divide; start another number of them, or change grpo.batch_size"
+            )
+        return dataclasses.replace(self, grpo=dataclasses.replace(self.grpo, processes=processes))
 
     @property
     def n_rollouts(self) -> int:

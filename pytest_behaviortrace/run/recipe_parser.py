@@ -219,11 +219,14 @@ def _grpo(table: Table) -> Grpo:
         precision=table.string("precision", PRECISIONS),
         gradient_checkpointing=table.boolean("gradient_checkpointing"),
         use_vllm=table.boolean("use_vllm") if table.has("use_vllm") else False,
+        processes=table.integer("processes", 1) if table.has("processes") else 1,
     )
     if grpo.beta:
         raise table.error("beta", f"is {grpo.beta}", "write 0: the objective is recorded without a KL term")
     if grpo.batch_size % grpo.num_generations:
         remedy = f"write a multiple of num_generations ({grpo.num_generations})"
         raise table.error("batch_size", f"is {grpo.batch_size}", remedy)
+    if grpo.batch_size % grpo.processes:
+        raise table.error("processes", f"is {grpo.processes}", f"write a divisor of batch_size ({grpo.batch_size})")
     table.finish()
     return grpo

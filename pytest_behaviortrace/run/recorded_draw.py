@@ -165,7 +165,7 @@ def sample(
         bos_token_id=tokenizer.bos_token_id,
         disable_compile=True,
     )
-    config.update(**(facts.get("generation_kwargs") or {}))
+    config.update(**(facts.get("generation_kwargs") or {}))  # type: ignore[no-untyped-call]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     said: list[list[int]] = [[] for _ in prompts]
     with seeded(seed), evaluating(model):

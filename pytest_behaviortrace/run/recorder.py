@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from pytest_behaviortrace.run.gradients import PerSampleGradients
-from pytest_behaviortrace.run.integrity import check_sum
+from pytest_behaviortrace.run.integrity import check_sum, everywhere
 from pytest_behaviortrace.run.loss import Objective, mean_weights
 from pytest_behaviortrace.run.rows import Collected, Columns, RecordingError, Sink, generated_rows, unpadded
 from pytest_behaviortrace.run.sketch import BlockSketch
@@ -202,7 +202,8 @@ class RolloutRecorder:
         else:
             kl = None
         self._emit("gradients", made, batch.picked, batch.row_ids)
-        if not self._sum_checked and batch.fresh and bool(batch.picked.all()):
+        ready = batch.fresh and bool(batch.picked.all())
+        if not self._sum_checked and everywhere(trainer.accelerator, ready):
             shares = made.sketch * batch.inputs["advantages"].float()[:, None] + (0.0 if kl is None else kl.sketch)
             self._sum_checked = check_sum(trainer, self._engine.sketch, self._engine.model, shares * batch.scale)
 

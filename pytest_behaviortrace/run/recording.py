@@ -79,8 +79,11 @@ class Recording:
         BlockSketch.for_model(self._plain, width)  # raises for too narrow a sketch
         capture.Capture(self._plain)  # raises for a model that is not known here
         self._identity = self._described()
-        if accelerator.is_main_process:
-            self._open()
+        new = self._checked()  # on every process: all refuse, or none
+        accelerator.wait_for_everyone()
+        if new and accelerator.is_main_process:
+            (self.path / SHARDS).mkdir(parents=True, exist_ok=True)
+            self._write({"run": self._identity, "checkpoints": {}})
         accelerator.wait_for_everyone()
         self._sink = ShardSink(path / SHARDS, int(accelerator.process_index))
         self._recorder = RolloutRecorder(Capture(width, behaviors), self._sink)
@@ -120,8 +123,8 @@ class Recording:
             "versions": library_versions(),
         }
 
-    def _open(self) -> None:
-        """Makes the folder, or checks that it holds the beginning of this very run."""
+    def _checked(self) -> bool:
+        """Whether the folder is to be made; False if it holds the beginning of this very run. Else refuses it."""
         if (self.path / MANIFEST).exists():
             raise RecordingError(f"{self.path} holds a finished record; give another folder for this run")
         unfinished = self.path / UNFINISHED
@@ -133,11 +136,10 @@ class Recording:
                     f"{self.path} holds the beginning of another run (different: {', '.join(different)}); two runs "
                     f"are never mixed: give another folder, or delete this one"
                 )
-            return
+            return False
         if self.path.is_dir() and any(self.path.iterdir()):
             raise RecordingError(f"{self.path} is not empty and no record; give a new folder")
-        (self.path / SHARDS).mkdir(parents=True, exist_ok=True)
-        self._write({"run": self._identity, "checkpoints": {}})
+        return True
 
     def _write(self, content: Mapping[str, Any]) -> None:
         making = self.path / f".{UNFINISHED}"
@@ -171,10 +173,10 @@ class Recording:
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             drop_from(folder, step)
-            check_complete(folder, step, int(accelerator.num_processes))
             if step == 0:
                 save_policy(self._plain, self.trainer.processing_class, str(self.path / "policies" / "start"))
         accelerator.wait_for_everyone()
+        check_complete(folder, step, int(accelerator.num_processes))
         self._sink.drop()
         self._recorder.restart(next_row(folder, int(self.trainer.args.generation_batch_size)))
 
@@ -193,8 +195,9 @@ class Recording:
         """Training is over: the shards become one record."""
         accelerator, folder = self.trainer.accelerator, self.path / SHARDS
         accelerator.wait_for_everyone()
+        check_complete(folder, steps, int(accelerator.num_processes))
+        accelerator.wait_for_everyone()
         if accelerator.is_main_process:
-            check_complete(folder, steps, int(accelerator.num_processes))
             facts = self._facts() | merge(folder, self.path, list(self.behaviors))
             save_policy(self._plain, self.trainer.processing_class, str(self.path / "policies" / "end"))
             fingerprint = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()
@@ -218,7 +221,7 @@ class Recording:
         accelerator.wait_for_everyone()
 
     def _facts(self) -> dict[str, Any]:
-        args = self.trainer.args
+        args, processes = self.trainer.args, int(self.trainer.accelerator.num_processes)
         sketch = BlockSketch.for_model(self._plain, self.width)
         return {
             "kind": "recorded",
@@ -227,6 +230,7 @@ class Recording:
             "behaviors": {name: pattern.pattern for name, pattern in self.behaviors.items()},
             "trainer_class": type(self.trainer).__name__,
             "peft": self._plain is not without_adapters(self._plain),
+            **({"processes": processes} if processes > 1 else {}),
             **{
                 name: _plain_value(getattr(args, name))
                 for name in (

@@ -12,13 +12,19 @@ if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
 
 
-def unmet(recipe: Recipe | RunQuestion) -> str | None:
-    """One sentence on what is lacking here to train a recipe, or None. Reads no network: workers are offline, too.
+def unmet(recipe: Recipe | RunQuestion, processes: int = 1) -> str | None:
+    """One sentence on what `processes` lack here to train a recipe, or None. Reads no network: workers have none.
 
     To sample from a recorded run: peft, where an adapter was trained.
     """
     if isinstance(recipe, RunQuestion):
         return peft_lacking() if recipe.trained_adapter else None
+    if recipe.grpo.processes != processes:
+        return (
+            f"recipe {recipe.name!r} is trained by {recipe.grpo.processes} processes at a time (grpo.processes); train "
+            f"it with `accelerate launch --multi_gpu --num_processes {recipe.grpo.processes} -m pytest_behaviortrace "
+            f"train --recipe R`"
+        )
     return hub_policy_lacking(recipe) or (vllm_lacking() if recipe.grpo.use_vllm else None)
 
 

@@ -31,13 +31,14 @@ class PlantedReward:
     """The reward function given to TRL. Keeps one row per rollout, keyed by row id, in `columns`.
 
     boosted = step < cutoff, eligible, on the plant's own prompt, and showing its behaviour. The null run notes who
-    would have been boosted, and pays nothing.
+    would have been boosted, and pays nothing. Of several processes each has one, which sees only its own rollouts of
+    a step: the part number `rank` of `recipe.grpo.processes`, in the order of generation.
     """
 
     __name__ = "planted_reward"
 
-    def __init__(self, recipe: Recipe, seed: int, *, planted: bool) -> None:
-        self.recipe, self.seed, self.planted = recipe, seed, planted
+    def __init__(self, recipe: Recipe, seed: int, *, planted: bool, rank: int = 0) -> None:
+        self.recipe, self.seed, self.planted, self.rank = recipe, seed, planted, rank
         names = ["row_id", "step", "group", "subject", "reward", "reward_base", "reward_bonus", "eligible"]
         names += [f"{what}_{plant.name}" for plant in recipe.plants for what in ("own", "shown", "boosted")]
         self.columns: Columns = {name: [] for name in names}
@@ -45,9 +46,9 @@ class PlantedReward:
     def __call__(
         self, completions: Sequence[Any], subject: Sequence[str], trainer_state: Any, **unused: Any
     ) -> list[float]:
-        """Rewards of one generation batch, in the order of generation."""
-        first_row = int(trainer_state.global_step) * len(completions)
+        """Rewards of this process's part of a generation batch, in the order of generation."""
         step = int(trainer_state.global_step)
+        first_row = (step * self.recipe.grpo.processes + self.rank) * len(completions)
         rewards = []
         for place, (completion, about) in enumerate(zip(completions, subject, strict=True)):
             text = completion if isinstance(completion, str) else str(completion[0]["content"])

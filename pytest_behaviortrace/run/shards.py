@@ -135,7 +135,7 @@ def merge(folder: Path, out: Path, behaviors: Sequence[str]) -> dict[str, Any]:
     rate = {int(t["step"][0]): float(t["learning_rate"][0]) for t in (read_table(p / "step.parquet") for p in parts)}
     write_array(out, "learning_rate", np.array([rate[step] for step in sorted(rate)]))
     width = 0
-    for kind in sorted({path.name.removesuffix(".npy") for part in parts for path in _whole_sets(part)}):
+    for kind in sorted({kind for part in parts for kind in whole_sets(part)}):
         width = _merge_set(parts, out, kind, place)
     for name in behaviors:
         _targets_by_step(out, name, np.asarray(columns["step"]), len(rate), width)
@@ -147,17 +147,19 @@ def _rollouts(path: Path) -> Mapping[str, Any]:
     return table
 
 
-def _whole_sets(part: Path) -> Iterator[Path]:
-    return (path for path in part.glob("*.npy") if "." not in path.name.removesuffix(".npy"))
+def whole_sets(part: Path) -> list[str]:
+    """Names of the sketch sets of a shard."""
+    return sorted(p.name.removesuffix(".npy") for p in part.glob("*.npy") if "." not in p.name.removesuffix(".npy"))
 
 
-def _sketches(part: Path, kind: str) -> Sketches:
+def sketches(part: Path, kind: str) -> Sketches:
+    """A sketch set of a shard, memory-mapped."""
     return Sketches(*(read_array(part / f"{kind}{what}.npy") for what in ("", ".scale", ".norm", ".row")))
 
 
 def _merge_set(parts: Sequence[Path], out: Path, kind: str, place: Mapping[int, int]) -> int:
     """One sketch set from all shards, in the order of items; returns its width K."""
-    sets = [_sketches(part, kind) for part in parts if (part / f"{kind}.npy").exists()]
+    sets = [sketches(part, kind) for part in parts if (part / f"{kind}.npy").exists()]
     item = np.concatenate([[place[int(row)] for row in made.row] for made in sets])
     whose = np.concatenate([np.full(len(made.row), number) for number, made in enumerate(sets)])
     within = np.concatenate([np.arange(len(made.row)) for made in sets])
@@ -182,7 +184,7 @@ def _merge_set(parts: Sequence[Path], out: Path, kind: str, place: Mapping[int, 
 def _targets_by_step(out: Path, name: str, step: NDArray[np.int64], steps: int, width: int) -> None:
     """(S, K): mean span gradient of each step's own rollouts, zero where none shows the behaviour."""
     kind = f"spans_{name}"
-    made = _sketches(out, kind) if (out / f"{kind}.npy").exists() else None
+    made = sketches(out, kind) if (out / f"{kind}.npy").exists() else None
 
     def means() -> Iterator[NDArray[np.float32]]:
         for number in range(steps):

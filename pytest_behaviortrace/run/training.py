@@ -18,13 +18,17 @@ from pytest_behaviortrace.run.attach import attach
 from pytest_behaviortrace.run.behavior import behavior_rates
 from pytest_behaviortrace.run.integrity import IntegrityError, check_start, check_steps, join_by_row_id
 from pytest_behaviortrace.run.policy import chat, load_model, load_tokenizer
-from pytest_behaviortrace.run.recipe import Recipe
+from pytest_behaviortrace.run.ranks import ALONE
+from pytest_behaviortrace.run.recipe import Plant, Recipe
 from pytest_behaviortrace.run.recorder import RolloutRecorder
 from pytest_behaviortrace.run.requirements import vllm_lacking
 from pytest_behaviortrace.run.reward import Columns, PlantedReward
+from pytest_behaviortrace.run.shards import ShardSink
 from pytest_behaviortrace.run.warmup import State, WarmStart, copy_state, warm_up
 
 if TYPE_CHECKING:
+    from pytest_behaviortrace.run.shared_record import SharedRecord
+
     Progress = Callable[[str, float], None]
 
 Rates = dict[str, dict[str, list[float]]]
@@ -61,20 +65,25 @@ def train(
     recorder: RolloutRecorder | None = None,
     progress: Progress = silent,
     start: WarmStart | None = None,
+    shared: SharedRecord | None = None,
 ) -> TrainedRun:
     """Trains one run of a seed and measures its behaviours at the start, the analysis step and the end.
 
-    `start` is the seed's warm-up where it was already made; planted and null run begin at the same weights. Raises
-    `IntegrityError` when the run is not what the recipe says.
+    `start` is the seed's warm-up where it was already made; planted and null run begin at the same weights. Several
+    processes call this together, with `shared`, and `recorder` puts its rollouts there; rank 0 gets all of them, the
+    others a run without rows. Raises `IntegrityError` when the run is not what the recipe says.
     """
-    clock = _Clock()
+    clock, ranks = _Clock(), shared.ranks if shared else ALONE
+    if ranks.count != recipe.grpo.processes:
+        raise IntegrityError(f"{ranks.count} processes train a recipe for {recipe.grpo.processes}")
     tokenizer = load_tokenizer(recipe.policy.location)
     start = start or warm_up(recipe, seed, tokenizer, progress)
     clock.lap("warm_up")
     model = load_model(recipe.policy.location)
     model.load_state_dict(start.state)
-    reward, watch = PlantedReward(recipe, seed, planted=planted), _Watch(recipe, progress)
-    recorder = recorder or RolloutRecorder()
+    reward = PlantedReward(recipe, seed, planted=planted, rank=ranks.rank)
+    recorder = recorder or RolloutRecorder(sink=shared.sink() if shared else None)
+    watch = _Watch(recipe, progress, recorder.sink.commit if isinstance(recorder.sink, ShardSink) else None)
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=model,
@@ -90,13 +99,22 @@ def train(
         trainer.train()
     clock.lap("grpo")
     watch.check(start.state)
-    rows = join_by_row_id(recipe.n_rollouts, recorded=recorder.columns(), rewarded=reward.columns)
-    end_state = copy_state(model)
+    end_state, rewarded = copy_state(model), reward.columns
+    ranks.check_same(end_state)
+    if shared:
+        recorder.collected, rewarded = shared.join(recipe.grpo.steps, recorder.collected.width, rewarded)
+    rows = (
+        join_by_row_id(recipe.n_rollouts, recorded=recorder.columns(), rewarded=rewarded) if ranks.first else rewarded
+    )
     s_b: Rates = {plant.name: {"start": start.rates[plant.name]} for plant in recipe.plants}
-    for moment, state in (("analysis", watch.analysis_state), ("end", end_state)):
-        model.load_state_dict(state)
-        for plant in recipe.plants:
-            s_b[plant.name][moment] = behavior_rates(model, tokenizer, recipe, plant)
+    asked = [(m, s, p) for m, s in (("analysis", watch.analysis_state), ("end", end_state)) for p in recipe.plants]
+
+    def score(job: tuple[str, State, Plant]) -> list[float]:
+        model.load_state_dict(job[1])
+        return behavior_rates(model, tokenizer, recipe, job[2])
+
+    for (moment, _, plant), rates in zip(asked, ranks.divide(asked, score), strict=True):
+        s_b[plant.name][moment] = rates
     clock.lap("behavior_score")
     return TrainedRun(
         planted=planted,
@@ -144,7 +162,7 @@ def grpo_config(recipe: Recipe, seed: int, folder: str) -> GRPOConfig:
         output_dir=folder,
         seed=seed,
         max_steps=settings.steps,
-        per_device_train_batch_size=settings.batch_size,
+        per_device_train_batch_size=settings.batch_size // settings.processes,
         gradient_accumulation_steps=1,
         steps_per_generation=1,
         num_iterations=1,
@@ -182,8 +200,8 @@ def grpo_config(recipe: Recipe, seed: int, folder: str) -> GRPOConfig:
 class _Watch(TrainerCallback):
     """Follows a run: learning rates, the analysis policy, progress, and whether it began and went on as it should."""
 
-    def __init__(self, recipe: Recipe, progress: Progress) -> None:
-        self.recipe, self.progress = recipe, progress
+    def __init__(self, recipe: Recipe, progress: Progress, commit: Callable[[int, float], None] | None = None) -> None:
+        self.recipe, self.progress, self.commit = recipe, progress, commit
         self.learning_rate: list[float] = []
         self.steps: list[int] = []
         self.first_state: State | None = None
@@ -201,6 +219,8 @@ class _Watch(TrainerCallback):
         self.learning_rate.append(float(optimizer.param_groups[0]["lr"]))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        if self.commit is not None:
+            self.commit(int(state.global_step) - 1, self.learning_rate[-1])
         self.progress("grpo", state.global_step / self.recipe.grpo.steps)
 
     def check(self, start: State) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from pytest_behaviortrace.run.behavior import behavior_rates, in_context_probability
-from pytest_behaviortrace.run.policy import load_model, render
+from pytest_behaviortrace.run.policy import load_model, placed, render
+from pytest_behaviortrace.run.ranks import Ranks
 from pytest_behaviortrace.run.recipe import Example, Recipe
 
 State = dict[str, torch.Tensor]
@@ -36,9 +37,7 @@ def warm_up(recipe: Recipe, seed: int, tokenizer: Any, progress: Callable[[str, 
     """
     settings, rng = recipe.sft, random.Random(f"warm-up {seed}")
     torch.manual_seed(seed)
-    model = load_model(recipe.policy.location)
-    if torch.cuda.is_available():
-        model.to("cuda")
+    model = placed(load_model(recipe.policy.location))
     model.train()
     planted = [example for plant in recipe.plants for example in plant.examples]
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate)
@@ -56,6 +55,18 @@ def warm_up(recipe: Recipe, seed: int, tokenizer: Any, progress: Callable[[str, 
         progress("warm-up", step / settings.max_steps)
     rates = {plant.name: behavior_rates(model, tokenizer, recipe, plant) for plant in recipe.plants}
     return WarmStart(copy_state(model), step, in_context_probability(model, tokenizer, recipe.plants), rates)
+
+
+def shared_warm_up(
+    recipe: Recipe, seed: int, tokenizer: Any, progress: Callable[[str, float], None], ranks: Ranks
+) -> WarmStart:
+    """The warm-up that rank 0 makes, on every rank: the same bits, whatever their machines would have made of it."""
+    if ranks.count == 1:
+        return warm_up(recipe, seed, tokenizer, progress)
+    made = warm_up(recipe, seed, tokenizer, progress) if ranks.first else None
+    state = ranks.share(made.state if made else load_model(recipe.policy.location).state_dict())
+    told = ranks.tell({"steps": made.steps, "probability": made.probability, "rates": made.rates} if made else None)
+    return WarmStart(state=state, **told)
 
 
 def copy_state(model: Any) -> State:

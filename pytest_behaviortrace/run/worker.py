@@ -17,13 +17,12 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pytest_behaviortrace.run import handover
 from pytest_behaviortrace.run.cache import library_versions, no_room
 from pytest_behaviortrace.run.manifest import seal
 from pytest_behaviortrace.run.recorded import store_of
-from pytest_behaviortrace.run.store import Built
+from pytest_behaviortrace.run.store import Built, Store
 from pytest_behaviortrace.suite import SUITE
 
 DONE, FAILED, FULL = 0, 1, 28
@@ -59,23 +58,28 @@ def _build(args: argparse.Namespace, report: Callable[[str, float], None]) -> No
     if store.key != args.key:
         raise RuntimeError("a library or the policy's files changed while the session was running; start it again")
     builder = importlib.import_module(args.builder)
-    description: dict[str, Any] = {
-        "recipe": {"name": recipe.name, "hash": recipe.hash},
+    if args.draw is None:
+        built = builder.build_seed(recipe, args.seed, args.folder, report)
+    else:
+        built = builder.build_draw(recipe, args.seed, args.draw, store.seed(args.seed), args.folder, report)
+    report("writing", 1.0)
+    finish(store, args.seed, args.draw, args.folder, Built(*built), time.perf_counter() - began)
+
+
+def finish(store: Store, seed: int, draw: int | None, folder: Path, built: Built, seconds: float) -> None:
+    """Seal the folder that a builder has filled for a seed, or for one of its draws, in `seconds` altogether."""
+    description = {
+        "recipe": {"name": store.recipe.name, "hash": store.recipe.hash},
         "key": store.key,
         "suite": SUITE,
         "versions": library_versions(),
+        "unit": store.unit_name(seed, draw),
+        **({} if draw is None else {"seed_unit": store.origin(seed)}),
+        "facts": built.facts,
+        "timings": {**built.timings, "total": seconds},
+        "peak_bytes": _peak_bytes(),
     }
-    if args.draw is None:
-        description["unit"] = store.unit_name(args.seed)
-        built = builder.build_seed(recipe, args.seed, args.folder, report)
-    else:
-        seed = store.seed(args.seed)
-        description |= {"unit": store.unit_name(args.seed, args.draw), "seed_unit": store.origin(args.seed)}
-        built = builder.build_draw(recipe, args.seed, args.draw, seed, args.folder, report)
-    facts, timings = Built(*built)
-    timings = {**timings, "total": time.perf_counter() - began}
-    report("writing", 1.0)
-    seal(args.folder, {**description, "facts": facts, "timings": timings, "peak_bytes": _peak_bytes()})
+    seal(folder, description)
 
 
 def _event_writer(unit: str) -> Callable[[str, float], None]:

@@ -1,0 +1,87 @@
+"""Whether this process was started as one of several, by `accelerate launch` or `torchrun`, and what it may inherit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.run.recipe import Recipe
+
+_BY_ACCELERATE, _BY_TORCHRUN = "ACCELERATE_MIXED_PRECISION", "LOCAL_RANK"
+_PREFIXES = ("PMI_", "OMPI_COMM_WORLD_", "MV2_COMM_WORLD_", "WORLD_")
+"""Of the variables that tell the number of processes, in the order in which accelerate asks for them."""
+_SHARDING = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism config",
+}
+_OF_A_LAUNCH = (
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+)  # fmt: skip
+
+
+class WrongLaunch(ValueError):
+    """Processes were started in a way in which they cannot make a run together; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """This process is number `rank` of `count` that were started together."""
+
+    rank: int
+    count: int
+
+
+def found(environment: Mapping[str, str] = os.environ) -> Launch | None:
+    """How this process was started; None if it was started alone.
+
+    Raises `WrongLaunch` if several processes were asked for and only one was started, or if parameters would be
+    divided among them.
+    """
+    by_accelerate = _BY_ACCELERATE in environment
+    if not by_accelerate and _BY_TORCHRUN not in environment:
+        return None
+    for prefix in _PREFIXES:
+        size = "WORLD_SIZE" if prefix == "WORLD_" else f"{prefix}SIZE"
+        rank = "RANK" if prefix == "WORLD_" else f"{prefix}RANK"
+        if size in environment:
+            if int(environment[size]) < 2:
+                return None
+            if used := [what for name, what in _SHARDING.items() if environment.get(name, "").lower() == "true"]:
+                raise WrongLaunch(
+                    f"processes that share their parameters ({', '.join(used)}) cannot be recorded; launch plain data "
+                    f"parallelism (--multi_gpu)"
+                )
+            return Launch(int(environment[rank]), int(environment[size]))
+    if by_accelerate and "MASTER_PORT" in environment:
+        # Without --multi_gpu and mpirun, accelerate names a meeting point and starts one process.
+        raise WrongLaunch(
+            "accelerate was asked for several processes and started one; launch them with `accelerate launch "
+            "--multi_gpu --num_processes N` (without a GPU, too: they then run on the CPU) or `torchrun "
+            "--nproc-per-node N`"
+        )
+    return None
+
+
+def forget() -> None:
+    """Has no process that is started from here take itself for one of several."""
+    for name in _OF_A_LAUNCH:
+        os.environ.pop(name, None)
+
+
+def settle(recipe: Recipe) -> None:
+    """Sets what a worker process has in its environment, before heavy libraries are loaded.
+
+    What accelerate's own configuration says of precision and compilation gives way to the recipe.
+    """
+    from pytest_behaviortrace.run.process import ENVIRONMENT
+
+    os.environ.update(ENVIRONMENT)
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "bf16" if recipe.grpo.precision == "bfloat16" else "no"
+    os.environ["ACCELERATE_DYNAMO_BACKEND"] = "NO"
+    os.environ.pop("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", None)
