@@ -97,3 +97,13 @@ def test_factors_are_kept_up_to_a_size(monkeypatch):
         whitened(rows, np.ones(12))
     there = [whitening._kept.of(rows).nbytes > 0 for rows in sets]
     assert there == [False, False, True, True]
+
+
+def test_light_rows_are_left_out_of_the_preconditioner_and_not_out_of_the_answer(monkeypatch):
+    monkeypatch.setattr(whitening, "LARGE", 0)
+    rng = np.random.default_rng(0)
+    rows = (rng.normal(size=(400, 30)) * 10.0 ** rng.uniform(-3, 3, size=(400, 1))).astype(np.float32)
+    found = Whitening(rows)
+    assert 10 < len(found._heavy) < 300
+    target = rng.normal(size=30)
+    np.testing.assert_allclose(found.solve(rows, target), by_definition(rows, target), rtol=1e-8)

@@ -26,8 +26,10 @@ RIDGE = 0.1
 """Ridge of `trak` as a share of the mean diagonal of the Gram matrix (PAPER.md)."""
 COLUMNS = 512
 """Columns of a dual Gram matrix turned into double precision at a time."""
-PANEL = 1024
+PANEL = 2048
 """Rows added to a primal Gram matrix at a time: so many that computing outweighs reading and writing the matrix."""
+LIGHT = 1e-4
+"""Share of the sum of squares of F, in its lightest rows, that the preconditioner in the primal leaves out. Ours."""
 LARGE = 1 << 36
 """Multiplications behind a Gram matrix from which it is computed in single precision: above a second or two."""
 TOLERANCE = 1e-10
@@ -44,14 +46,16 @@ class Whitening:
     def __init__(self, reference: Matrix) -> None:
         m, width = reference.shape
         squares = np.zeros(m)
-        for part, block in in_stretches(reference):
-            squares[part] = np.einsum("ij,ij->i", block, block, dtype=np.float64)
+        for part, block in doubled(reference):
+            squares[part] = np.einsum("ij,ij->i", block, block)
         self.ridge = RIDGE * float(squares.sum()) / max(m, 1)
         self.solved: dict[bytes, Vector] = {}
         self._there = np.flatnonzero(squares)
         """Rows that are not zero; the others add nothing to F'F."""
-        small = min(len(self._there), width)
-        self._large = small * small * max(len(self._there), width) >= LARGE
+        order = np.argsort(squares, kind="stable")
+        self._heavy = np.sort(order[np.cumsum(squares[order]) > LIGHT * squares.sum()])
+        """Rows that a preconditioner needs."""
+        self._large = min(m, width) ** 2 * max(m, width) >= LARGE
         self._dual = width >= (len(self._there) if self._large else m)
         self._factor: Matrix | None = None
 
@@ -87,10 +91,10 @@ class Whitening:
     def _iterated(self, reference: Matrix, target: Vector) -> Vector:
         from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-        rows = np.ascontiguousarray(reference[self._there], np.float32) if self._dual else reference
+        rows = np.asarray(reference[self._there] if self._dual else reference, np.float32)
         try:
             if self._factor is None:
-                gram = _single_gram(rows, self._there, self._dual)
+                gram = _single_gram(rows, self._heavy, self._dual)
                 gram[np.diag_indices_from(gram)] += np.float32(self.ridge)
                 self._factor = cho_factor(gram, lower=True, overwrite_a=True, check_finite=False)[0]
             factor = self._factor
@@ -208,15 +212,17 @@ def _gram(reference: Matrix, dual: bool) -> NDArray[np.float64]:
     return gram
 
 
-def _single_gram(rows: Matrix, there: NDArray[np.intp], dual: bool) -> NDArray[np.float32]:
-    """Lower triangle of FF', or of F'F from the rows that are `there`, in place and without temporaries of its size."""
+def _single_gram(rows: NDArray[np.float32], picked: NDArray[np.intp], dual: bool) -> NDArray[np.float32]:
+    """Lower triangle of FF', or of F'F from the rows `picked`, in place and without temporaries of its size."""
     from scipy.linalg.blas import ssyrk
 
     if dual:
         return np.asarray(ssyrk(1.0, rows.T, trans=1, lower=1))
     gram = np.zeros((rows.shape[1],) * 2, np.float32, order="F")
-    for start in range(0, len(there), PANEL):
-        block = np.asarray(rows[there[start : start + PANEL]], np.float32)
+    panel = np.empty((min(len(picked), PANEL), rows.shape[1]), np.float32)
+    for start in range(0, len(picked), PANEL):
+        index = picked[start : start + PANEL]
+        block = np.take(rows, index, axis=0, out=panel[: len(index)], mode="clip")
         give_back(rows)
         gram = ssyrk(1.0, block.T, beta=1.0, c=gram, lower=1, overwrite_c=1)
     return gram

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pytest_behaviortrace.rows import give_back, in_stretches, made
+from pytest_behaviortrace.rows import give_back, in_stretches, made, rows_of
 
 Column = NDArray[Any] | list[Any]
 
@@ -202,12 +202,14 @@ class Sketches:
         place[self.row] = np.arange(len(self))
         at = place if index is None else place[index]
         factors = None if factor is None else np.asarray(factor, np.float32)[:, None]
+        halves = np.empty((min(len(at), rows_of(self.width)), self.width), np.float16)
 
         def fill(part: slice, out: NDArray[np.float32]) -> None:
             here = at[part]
             there = here >= 0
             if there.all():
-                out[:] = self.half[here]
+                np.take(self.half, here, axis=0, out=halves[: len(here)], mode="clip")
+                out[:] = halves[: len(here)]
                 out *= self.scale[here][:, None]
             else:
                 out[:] = 0.0
