@@ -5,8 +5,8 @@
 Writes a synthetic store of each size (one seed, two draws; `synthetic_store.py`) and grades the estimators on it in one
 fresh `pytest --bt-estimator=...` session, the real path from hashing the store to the scorecard. Prints wall and CPU
 seconds and two peaks of memory, sampled: anonymous memory is what grading itself holds, and the figure to go by; the
-total counts pages of mapped files as well, which the system takes back when it needs them. A store takes twice its
-rollouts x buckets in bytes, writing it and grading on it two to four times that in temporary files (TMPDIR).
+total counts pages of mapped files as well, which the system takes back when it needs them. Per rollout and bucket a
+store takes about 5 bytes, and grading on it up to 16 more in temporary files (TMPDIR), 13 GB for the largest size.
 """
 
 from __future__ import annotations
