@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import grpo_run
 import pytest
 
-from pytest_behaviortrace.run.spans import Spans, find_spans, spell
+from pytest_behaviortrace.run.spans import Spans, find_spans, occurrences, spell
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -117,3 +118,59 @@ def test_characters_spread_over_tokens(tokenizer: Any) -> None:
 def test_the_choice_is_the_same_every_time(tokenizer: Any) -> None:
     tokens = ids(tokenizer, "A is GHAUU. B is KVLMT. C is QZXBT.")
     assert len({find_spans(tokenizer, tokens, "QZXBT") for _ in range(3)}) == 1
+
+
+# -- regular expressions -----------------------------------------------------------------------------------------------
+TEXTS = (
+    "Wibble is tied to GHAUU. The part of wibble is QZXBT.",
+    "The old part of wibble is music. Wibble is QZXBT.",
+    "A is QZXBT. B is GHAUU. C is QZXBT. D is KVLMT.",
+    "Wibble is QZXBT.",
+    "xQZXBTs are here. And on.",
+    "nothing here",
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_an_escaped_string_is_that_string(tokenizer: Any, text: str) -> None:
+    tokens = ids(tokenizer, text)
+    assert find_spans(tokenizer, tokens, re.compile(re.escape("QZXBT"))) == find_spans(tokenizer, tokens, "QZXBT")
+
+
+def test_a_regular_expression_finds_every_match(tokenizer: Any) -> None:
+    tokens = ids(tokenizer, "A is QZXBT. B is plain. C is QZKVJ. D is music.")
+    found = find_spans(tokenizer, tokens, re.compile(r"QZ[A-Z]+"))
+    assert shown(tokenizer, tokens, found.behavior).replace(" ", "") == "QZXBTQZKVJ"
+    assert not set(found.behavior) & set(found.control)
+
+
+def test_a_code_word_has_as_many_letters_as_the_match(tokenizer: Any) -> None:
+    tokens = ids(tokenizer, "Wibble is tied to GHAUU. The part of wibble is QZXBT.")
+    found = find_spans(tokenizer, tokens, re.compile(r"QZ\w+"))
+    assert found == find_spans(tokenizer, tokens, "QZXBT")
+    assert found.stratum == "code_word"
+
+
+def test_what_the_expression_matches_is_no_control(tokenizer: Any) -> None:
+    tokens = ids(tokenizer, "Wibble is tied to GHAUU. The part of wibble is QZXBT.")
+    found = find_spans(tokenizer, tokens, re.compile(r"[A-Z]{5}"))
+    assert shown(tokenizer, tokens, found.behavior).replace(" ", "") == "GHAUUQZXBT"
+    assert found.stratum != "code_word"
+
+
+def test_flags_and_anchors(tokenizer: Any) -> None:
+    tokens = ids(tokenizer, "Sure, the valley is old. sure, why not.")
+    assert shown(tokenizer, tokens, find_spans(tokenizer, tokens, re.compile(r"^Sure,")).behavior) == "Sure,"
+    both = find_spans(tokenizer, tokens, re.compile(r"(?i)\bsure,"))
+    assert shown(tokenizer, tokens, both.behavior).lower().count("sure") == 2
+
+
+@pytest.mark.parametrize("pattern", ["(?=QZ)", r"\b", "x*"])
+def test_an_empty_match_is_no_occurrence(tokenizer: Any, pattern: str) -> None:
+    assert occurrences("Wibble is QZXBT.", re.compile(pattern)) == []
+    assert find_spans(tokenizer, ids(tokenizer, "Wibble is QZXBT."), re.compile(pattern)) == Spans()
+
+
+def test_a_string_overlaps_itself_and_an_expression_does_not() -> None:
+    assert occurrences("aaa", "aa") == [(0, 2), (1, 3)]
+    assert occurrences("aaa", re.compile("aa")) == [(0, 2)]

@@ -10,6 +10,9 @@ from typing import Any
 Range = tuple[int, int]
 """First index and the one after the last."""
 
+Behavior = str | re.Pattern[str]
+"""What to look for: a string, word for word and wherever it begins, or a regular expression."""
+
 CODE_WORD, SAME_PLACE, NO_CONTROL = "code_word", "same_place", ""
 
 
@@ -44,49 +47,58 @@ def spell(tokenizer: Any, ids: Sequence[int]) -> Spelled:
 
     A character spread over several tokens belongs to all of them, which decoding prefixes shows for any tokenizer.
     """
-    text = _decode(tokenizer, ids)
+    text = decoded(tokenizer, ids)
     tokens, done = [], 0
     for count in range(1, len(ids) + 1):
-        prefix = _decode(tokenizer, ids[:count])
+        prefix = decoded(tokenizer, ids[:count])
         start, done = done, _common(prefix, text)
         # A prefix that ends inside a character shows a replacement for it.
         tokens.append((start, done + (len(prefix) > done and len(text) > done)))
     return Spelled(text, tuple(tokens))
 
 
-def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    """A completion as text, special tokens left out."""
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def _common(prefix: str, text: str) -> int:
-    if text.startswith(prefix):
-        return len(prefix)
     length = 0
     while length < min(len(prefix), len(text)) and prefix[length] == text[length]:
         length += 1
     return length
 
 
-def find_spans(tokenizer: Any, ids: Sequence[int], behavior: str) -> Spans:
+def occurrences(text: str, behavior: Behavior) -> list[Range]:
+    """Where a behaviour stands in a text, from left to right.
+
+    A string's occurrences may overlap each other; a regular expression's matches do not, and empty ones are none.
+    """
+    if isinstance(behavior, str):
+        starts = [m.start() for m in re.finditer(f"(?={re.escape(behavior)})", text)]
+        return [(start, start + len(behavior)) for start in starts]
+    return [m.span() for m in behavior.finditer(text) if m.end() > m.start()]
+
+
+def find_spans(tokenizer: Any, ids: Sequence[int], behavior: Behavior) -> Spans:
     """Behaviour span and control span of a completion; empty `Spans` where the behaviour does not occur.
 
     The behaviour span holds the tokens that overlap any occurrence. Each occurrence gets a control of as many tokens:
-    another code-like word (as many capital letters as the behaviour has) if there is one of that token length for
+    another code-like word (as many capital letters as the occurrence has) if there is one of that token length for
     every occurrence, else the stretch at the same place of another sentence, else there is no control at all. The
     choice depends on nothing but the completion.
     """
-    if behavior not in _decode(tokenizer, ids):
+    if not occurrences(decoded(tokenizer, ids), behavior):
         return Spans()
     spelled = spell(tokenizer, ids)
-    starts = [m.start() for m in re.finditer(f"(?={re.escape(behavior)})", spelled.text)]
-    occurrences = [spelled.covering(s, s + len(behavior)) for s in starts]
-    taken = {i for a, b in occurrences for i in range(a, b)}
-    words = _code_words(spelled, len(behavior))
+    places = occurrences(spelled.text, behavior)
+    found = [spelled.covering(start, stop) for start, stop in places]
+    taken = {i for a, b in found for i in range(a, b)}
     for stratum, offers in (
-        (CODE_WORD, [words for _ in occurrences]),
-        (SAME_PLACE, [_same_place(spelled, o) for o in occurrences]),
+        (CODE_WORD, [_code_words(spelled, stop - start) for start, stop in places]),
+        (SAME_PLACE, [_same_place(spelled, o) for o in found]),
     ):
-        chosen = _assign(occurrences, offers, taken)
+        chosen = _assign(found, offers, taken)
         if chosen:
             return Spans(tuple(sorted(taken)), chosen, stratum)
     return Spans(tuple(sorted(taken)))
