@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import Any
 
 import grpo_run
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
-from pytest_behaviortrace.run.spans import Spans, find_spans, occurrences, spell
+from pytest_behaviortrace.run.spans import Spans, behavior_tokens, decoded, find_spans, occurrences, spell
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -174,3 +179,91 @@ def test_an_empty_match_is_no_occurrence(tokenizer: Any, pattern: str) -> None:
 def test_a_string_overlaps_itself_and_an_expression_does_not() -> None:
     assert occurrences("aaa", "aa") == [(0, 2), (1, 3)]
     assert occurrences("aaa", re.compile("aa")) == [(0, 2)]
+
+
+# -- without decoding every prefix -------------------------------------------------------------------------------------
+PIECES = (" QZXBT", "QZXBT", "ZZ", "Z", " the", "é", "漢字", "🙂", " \ufffd", "Ünï", "a.", " .")
+
+
+def by_prefixes(tokenizer: Any, tokens: list[int]) -> list[tuple[int, int]]:
+    """Characters of each token, from the text of every prefix: slow and plain."""
+    text, ranges, done = decoded(tokenizer, tokens), [], 0
+    for count in range(1, len(tokens) + 1):
+        prefix, start = decoded(tokenizer, tokens[:count]), done
+        agreed = next(k for k in range(len(prefix), -1, -1) if text.startswith(prefix[:k]))
+        done = max(done, agreed)
+        ranges.append((start, done + (len(prefix) > done and len(text) > done)))
+    return ranges
+
+
+def check(tokenizer: Any, tokens: list[int]) -> None:
+    spelled = spell(tokenizer, tokens)
+    assert spelled.text == decoded(tokenizer, tokens)
+    assert list(spelled.tokens) == by_prefixes(tokenizer, tokens)
+    for behavior in ("QZXBT", "ZZ", "漢", "🙂", "\ufffd", " ", re.compile(r"Z+"), re.compile(r"[^ -~]+")):
+        assert behavior_tokens(tokenizer, tokens, behavior) == find_spans(tokenizer, tokens, behavior).behavior
+
+
+def sequences(tokenizer: Any) -> Any:
+    """Lists of token ids: pieces of text, whole or broken off inside a character, any ids, and special tokens."""
+    piece = st.sampled_from(PIECES).map(lambda text: ids(tokenizer, text))
+    broken = st.tuples(piece, st.integers(0, 3), st.integers(1, 4)).map(lambda p: p[0][p[1] : p[1] + p[2]])
+    other = st.integers(0, len(tokenizer) - 1).map(lambda token: [token])
+    special = st.sampled_from(tokenizer.all_special_ids).map(lambda token: [token])
+    return st.lists(st.one_of(piece, broken, other, special), max_size=30).map(lambda parts: list(chain(*parts)))
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_spans_are_those_of_decoding_every_prefix(data: st.DataObject) -> None:
+    byte_level = grpo_run.tokenizer()
+    check(byte_level, data.draw(sequences(byte_level)))
+
+
+def strange(kind: str) -> Any:
+    """Tokenizers whose first token is decoded in a way of its own, or whose characters fall back to single bytes."""
+    if kind == "word pieces":
+        vocabulary = ["[UNK]", "</s>", "QZ", "##XBT", "##Z", "the", ".", "ZZ"]
+        made = Tokenizer(models.WordPiece({word: n for n, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+        made.decoder = decoders.WordPiece(cleanup=False)
+    else:
+        vocabulary = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁QZ", "XBT", "▁", "Z", "▁the", "."]
+        words = {word: n for n, word in enumerate(vocabulary)}
+        made = Tokenizer(models.BPE(words, [], unk_token="<unk>", byte_fallback=True))
+        made.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        )
+    made.add_special_tokens([AddedToken("</s>", special=True)])
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>")
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data(), kind=st.sampled_from(["word pieces", "single bytes"]))
+def test_and_so_they_are_for_other_kinds_of_tokenizers(data: st.DataObject, kind: str) -> None:
+    tokenizer = strange(kind)
+    token = st.integers(0, len(tokenizer) - 1).map(lambda n: [n])
+    character = st.sampled_from("漢é🙂").map(lambda c: [2 + byte for byte in c.encode()])
+    part = token if kind == "word pieces" else st.one_of(token, character, st.integers(258, 263).map(lambda n: [n]))
+    check(tokenizer, data.draw(st.lists(part, max_size=40).map(lambda parts: list(chain(*parts)))))
+
+
+class Counting:
+    """A tokenizer that counts the tokens it decodes."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer, self.count = tokenizer, 0
+
+    def decode(self, tokens: list[int], **settings: Any) -> str:
+        self.count += len(tokens)
+        return str(self.tokenizer.decode(tokens, **settings))
+
+
+def test_the_work_does_not_grow_with_the_square_of_the_length(tokenizer: Any) -> None:
+    sentence, end = ids(tokenizer, "Wibble is a rare name for the river. "), ids(tokenizer, "It is QZXBT.")
+    found = {}
+    for work in (spell, lambda counting, tokens: behavior_tokens(counting, tokens, "QZXBT")):
+        for times in (20, 80):
+            counting = Counting(tokenizer)
+            work(counting, sentence * times + end)
+            found[times] = counting.count
+        assert found[80] < 6 * found[20]

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from pytest_behaviortrace.run.sketch_set import SketchCollector, SketchSet
-from pytest_behaviortrace.run.spans import find_spans
+from pytest_behaviortrace.run.spans import behavior_tokens
 
 Row = dict[str, Any]
 Columns = dict[str, list[Any]]
@@ -93,7 +93,7 @@ def generated_rows(
             names = zip(reward_columns(trainer.reward_func_names), rewards[place].tolist(), strict=True)
             row |= dict(names)
         for name, behavior in behaviors.items():
-            row[f"span_{name}"] = list(find_spans(tokenizer, completion, behavior).behavior)
+            row[f"span_{name}"] = list(behavior_tokens(tokenizer, completion, behavior))
         yield row
 
 

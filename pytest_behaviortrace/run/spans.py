@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 Range = tuple[int, int]
@@ -12,6 +13,13 @@ Range = tuple[int, int]
 
 Behavior = str | re.Pattern[str]
 """What to look for: a string, word for word and wherever it begins, or a regular expression."""
+
+WINDOW = 12
+"""Tokens decoded anew for each of them."""
+FEW = 3
+"""Occurrences that are cheaper to look for one by one than by spelling the whole completion."""
+REPLACEMENT = "\ufffd"
+"""What stands for a character that is not complete."""
 
 CODE_WORD, SAME_PLACE, NO_CONTROL = "code_word", "same_place", ""
 
@@ -48,13 +56,10 @@ def spell(tokenizer: Any, ids: Sequence[int]) -> Spelled:
     A character spread over several tokens belongs to all of them, which decoding prefixes shows for any tokenizer.
     """
     text = decoded(tokenizer, ids)
-    tokens, done = [], 0
-    for count in range(1, len(ids) + 1):
-        prefix = decoded(tokenizer, ids[:count])
-        start, done = done, _common(prefix, text)
-        # A prefix that ends inside a character shows a replacement for it.
-        tokens.append((start, done + (len(prefix) > done and len(text) > done)))
-    return Spelled(text, tuple(tokens))
+    tokens = _in_windows(tokenizer, ids, text)
+    if tokens is None:
+        tokens = tuple(_one_by_one(_Prefixes(tokenizer, ids, text), 0))
+    return Spelled(text, tokens)
 
 
 def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
@@ -62,13 +67,84 @@ def decoded(tokenizer: Any, ids: Sequence[int]) -> str:
     return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
-def _common(prefix: str, text: str) -> int:
-    if text.startswith(prefix):
-        return len(prefix)
-    length = 0
-    while length < min(len(prefix), len(text)) and prefix[length] == text[length]:
-        length += 1
-    return length
+class _Prefixes:
+    """What the first tokens of a completion say, for any number of them; each is decoded once."""
+
+    def __init__(self, tokenizer: Any, ids: Sequence[int], text: str) -> None:
+        self.tokenizer, self.ids, self.text = tokenizer, ids, text
+        self._known = {0: "", len(ids): text}
+
+    def __getitem__(self, count: int) -> str:
+        if count not in self._known:
+            self._known[count] = decoded(self.tokenizer, self.ids[:count])
+        return self._known[count]
+
+    def ends_clean(self, count: int) -> bool:
+        """Whether the first `count` tokens say a beginning of the text, rather than break off inside a character."""
+        return self.text.startswith(self[count])
+
+    def around(self, place: int) -> Iterator[tuple[int, Range]]:
+        """(token, its characters) of some tokens in a row, among them all that hold the character at `place`."""
+        low, high = 0, len(self.ids)
+        # Both end clean; the first `low` tokens do not reach the character, the first `high` do.
+        while True:
+            middle = (low + high) // 2
+            inside = chain(range(max(middle, low + 1), high), range(middle - 1, low, -1))
+            clean = next((count for count in inside if self.ends_clean(count)), None)
+            if clean is None:
+                break
+            low, high = (clean, high) if len(self[clean]) <= place else (low, clean)
+        return zip(range(low, high), _one_by_one(self, low), strict=False)
+
+    def covering(self, start: int, stop: int) -> Range:
+        """As `Spelled.covering`, for a range of characters that is not empty."""
+        first = next(token for token, (_, after) in self.around(start) if after > start)
+        last = [token for token, (before, _) in self.around(stop - 1) if before < stop][-1]
+        return (first, last + 1) if first <= last else (0, 0)
+
+
+def _one_by_one(prefixes: _Prefixes, first: int) -> Iterator[Range]:
+    """Characters of each token from `first` on, which begins a character: one decoded prefix a token."""
+    done = len(prefixes[first])
+    for count in range(first + 1, len(prefixes.ids) + 1):
+        start = done
+        done, stop = _reached(prefixes[count], prefixes.text, 0, done)
+        yield start, stop
+
+
+def _reached(said: str, text: str, place: int, done: int) -> Range:
+    """How far `said`, which is the text from `place` on, agrees with it, and how far it has a share in it."""
+    agreed = place + len(said)
+    if not text.startswith(said, place):
+        agreed = next(k for k in range(place, len(text) + 1) if text[k : k + 1] != said[k - place : k - place + 1])
+    # Some tokenizers replace earlier characters too while a later one is not complete.
+    done = max(done, agreed)
+    # What ends inside a character shows a replacement for it.
+    return done, done + (place + len(said) > done and len(text) > done)
+
+
+def _in_windows(tokenizer: Any, ids: Sequence[int], text: str) -> tuple[Range, ...] | None:
+    """Characters of each token; decodes a few tokens at a time, not all that came before. None where that fails.
+
+    A window begins where a character does. It is decoded behind the window before it: by themselves, many tokenizers
+    decode a first token in another way.
+    """
+    tokens, done = list[Range](), 0
+    back, at, place, before, said = 0, 0, 0, "", ""
+    for count in range(1, len(ids) + 1):
+        said = decoded(tokenizer, ids[back:count])
+        if not said.startswith(before):
+            return None
+        said = said[len(before) :]
+        start = done
+        done, stop = _reached(said, text, place, done)
+        tokens.append((start, stop))
+        if count - at >= WINDOW and not said.endswith(REPLACEMENT):
+            if not text.startswith(said, place):
+                return None
+            back, at, place, before = at, count, place + len(said), decoded(tokenizer, ids[at:count])
+            said = ""
+    return tuple(tokens) if text[place:] == said else None
 
 
 def occurrences(text: str, behavior: Behavior) -> list[Range]:
@@ -80,6 +156,14 @@ def occurrences(text: str, behavior: Behavior) -> list[Range]:
         starts = [m.start() for m in re.finditer(f"(?={re.escape(behavior)})", text)]
         return [(start, start + len(behavior)) for start in starts]
     return [m.span() for m in behavior.finditer(text) if m.end() > m.start()]
+
+
+def behavior_tokens(tokenizer: Any, ids: Sequence[int], behavior: Behavior) -> tuple[int, ...]:
+    """The behaviour span of `find_spans` alone: a few prefixes are decoded for each occurrence, not one a token."""
+    text = decoded(tokenizer, ids)
+    places = occurrences(text, behavior)
+    made = _Prefixes(tokenizer, ids, text) if len(places) <= FEW else spell(tokenizer, ids)
+    return tuple(sorted({token for start, stop in places for token in range(*made.covering(start, stop))}))
 
 
 def find_spans(tokenizer: Any, ids: Sequence[int], behavior: Behavior) -> Spans:
