@@ -50,6 +50,16 @@ def test_the_stress_test_of_the_readme_runs(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_the_recording_of_the_readme_makes_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import grpo_run
+
+    (source,) = [block for block in blocks("python") if "with record(" in block]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(source, "README.md", "exec"), {"trainer": grpo_run.trainer(tmp_path / "out")})
+    assert (tmp_path / "myrun" / "manifest.json").is_file()
+
+
 def test_the_expected_failures_of_the_readme_are_read() -> None:
     (source,) = [block for block in blocks("text") if "lookalikes" in block]
     checks = {check.name: True for check in checklist.declared()}
