@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-SECONDS = 100.0
-"""After this a launch has hung; one takes 10-20 s on two busy cores."""
+SECONDS = 240.0
+"""After this a launch has hung, and is killed; one takes 10-20 s on two busy cores."""
 LAUNCH = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
 
 
@@ -30,11 +31,18 @@ def launched(home: Path, *arguments: str, launcher: tuple[str, ...] = LAUNCH) ->
         cwd=home,
         start_new_session=True,
     )
+
+    def kill() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    hung = threading.Timer(SECONDS, kill)  # whoever reads its output then comes to the end of it
+    hung.start()
     try:
         yield process
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        hung.cancel()
+        kill()
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
@@ -43,5 +51,5 @@ def launched(home: Path, *arguments: str, launcher: tuple[str, ...] = LAUNCH) ->
 def launch(home: Path, *arguments: str, **settings: Any) -> tuple[int, str]:
     """Exit code and output of a launch."""
     with launched(home, *arguments, **settings) as process:
-        out, _ = process.communicate(timeout=SECONDS)
+        out, _ = process.communicate()
         return process.returncode, out

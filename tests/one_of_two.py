@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
+from pytest_behaviortrace.run.distributed import ensure_together
 from pytest_behaviortrace.run.formats import write_array, write_table
 from pytest_behaviortrace.run.ranks import joined
+from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.recorder import Capture, RolloutRecorder
 from pytest_behaviortrace.run.recording import record
 from pytest_behaviortrace.run.rows import RecordingError
@@ -81,6 +83,19 @@ def resume(folder: Path) -> None:
         record(trainer, folder / "record", width=WIDTH)
     except RecordingError as error:
         (folder / f"refused-{rank}").write_text(str(error), encoding="utf-8")
+
+
+def build_seed(recipe: Any, seed: int, folder: Path, progress: Any, ranks: Any) -> None:
+    """A builder that fails in one process while the other waits for it."""
+    if ranks.rank == 1:
+        raise ValueError("no luck")
+    ranks.wait()
+
+
+def fail(folder: Path) -> None:
+    """Builds a unit with that builder."""
+    recipe = Recipe.load(str(Path(__file__).parent / "recipes" / "two-step.toml")).trained_by(2)
+    sys.exit(ensure_together(recipe, [0], [], folder / "cache", builder="one_of_two"))
 
 
 def talk(folder: Path) -> None:

@@ -179,6 +179,14 @@ def test_a_whole_cache_is_a_launch_without_training(made: Made) -> None:
     assert Store(made.store.cache_dir, by_two()).seed(0).manifest["sha256"] == before
 
 
+def test_what_fails_in_one_process_is_told_and_ends_the_other(tmp_path: Path) -> None:
+    code, out = launch(tmp_path, str(Path(__file__).parent / "one_of_two.py"), "fail", str(tmp_path))
+    assert code != 0
+    assert "error: training seed0 failed: process 1 of 2 met a ValueError" in out
+    assert "ValueError: no luck" in out
+    assert Store(tmp_path / "cache", by_two()).missing([0], []) == ["seed0"]
+
+
 # -- refused before anything starts ----------------------------------------------------------------------------------
 
 

@@ -109,7 +109,7 @@ class _Party:
                 with _apart(Path(folder) / f"work-{self.ranks.rank}", log):
                     self._build(task, Path(folder) / task.unit)
             except Exception as error:
-                why = f"process {self.ranks.rank} of {self.ranks.count}: {type(error).__name__}"
+                why = f"process {self.ranks.rank} of {self.ranks.count} met a {type(error).__name__}"
                 failed = TrainingFailed(task.unit, why, log)
                 print(
                     f"error: {no_room_error(self.store.cache_dir) if no_room(error) else failed}",

@@ -36,7 +36,12 @@ def run(args: argparse.Namespace) -> int | None:
     except ValueError as error:
         return refuse(str(error))
     folder = args.cache_dir or default_cache_dir()
-    code = ensure_together(recipe, args.seeds, range(args.draws), folder)
+    try:
+        code = ensure_together(recipe, args.seeds, range(args.draws), folder)
+    except KeyboardInterrupt:
+        if launched.rank == 0:
+            raise
+        return 130  # every process is interrupted, one says so
     if code == 0 and launched.rank == 0:
         print(summary(recipe, asked, args.recipe, args.seeds, args.draws, folder))
     return code
