@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ def build_draw(question: Any, seed: int, draw: int, run: Any, folder: Path, prog
     """A made-up draw that notes which run it was asked about."""
     if os.environ.get("FAKE_DRAW") == "fail":
         raise RuntimeError("no policy here")
+    if record := os.environ.get("FAKE_DRAW_RECORD"):
+        with Path(record).open("a", encoding="utf-8") as lines:
+            lines.write(f"draw{draw}\n")
+        time.sleep(float(os.environ["FAKE_DRAW_SLEEP"]))
     progress("siblings", 0.5)
     found = recorded_world.write_draw(folder, draw)
     return Built({**found, "read": run.policy("end").name, "behavior": question.behavior}, {"siblings": 0.0})

@@ -19,6 +19,7 @@ from transformers import TrainerCallback  # noqa: E402
 from trl import GRPOTrainer  # noqa: E402
 
 from pytest_behaviortrace import record  # noqa: E402
+from pytest_behaviortrace.run import recorded_draw  # noqa: E402
 from pytest_behaviortrace.run.attach import attach  # noqa: E402
 from pytest_behaviortrace.run.formats import read_array  # noqa: E402
 from pytest_behaviortrace.run.policy import load_model  # noqa: E402
@@ -203,6 +204,38 @@ def test_gradient_checkpointing_changes_nothing(tmp_path: Path) -> None:
     assert list(runs[0].table["completion_text"]) == list(runs[1].table["completion_text"])
     first, second = (run.unit.sketches("gradients").float32() for run in runs)
     assert np.linalg.norm(first - second) < 1e-3 * np.linalg.norm(first)
+
+
+def test_a_policy_that_is_frozen_in_part_is_sketched_and_sampled_in_its_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = grpo_run.policy()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("layers.3" in name)
+    _, run = recorded(tmp_path, model=model, max_completion_length=24)
+    assert set(run.facts["blocks"]) == {"layers.3.attention", "layers.3.mlp", "norms"}
+    monkeypatch.setattr(recorded_draw, "SIBLINGS", 9)
+    (tmp_path / "draw").mkdir()
+    recorded_draw.build_draw(run.ask(" of"), 0, 0, run.unit, tmp_path / "draw", lambda stage, fraction: None)
+    assert len(read_array(tmp_path / "draw" / "siblings_asked.norm.npy")) >= 9
+
+
+def test_completions_of_draws_end_and_are_made_as_trl_s(tmp_path: Path) -> None:
+    """With a second end token, a rule of generation, and a threshold of probability."""
+    model, tokenizer = grpo_run.policy(), grpo_run.tokenizer()
+    (stop,) = tokenizer(".", add_special_tokens=False).input_ids
+    model.generation_config.eos_token_id = [tokenizer.eos_token_id, stop]
+    rule = {"bad_words_ids": [tokenizer(word, add_special_tokens=False).input_ids for word in (" side", " core")]}
+    _, run = recorded(
+        tmp_path, model=model, max_completion_length=24, min_p=0.02, repetition_penalty=1.1, generation_kwargs=rule
+    )
+    assert run.facts["eos_token_ids"] == [tokenizer.eos_token_id, stop]
+    assert (run.facts["min_p"], run.facts["repetition_penalty"]) == (0.02, 1.1)
+    prompts = [ids.tolist() for ids in run.table["prompt_ids"]] * 2
+    tokenizer, loaded = recorded_draw.load_policy(run.unit)
+    for said in recorded_draw.sample(loaded, tokenizer, prompts, run.facts, 1, 32):
+        assert stop not in said[:-1]
+        assert not any(word in tokenizer.decode(said) for word in (" side", " core"))
 
 
 def test_subclasses_are_recorded_as_they_are(tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from pytest_behaviortrace.run import recorded_draw  # noqa: E402
 from pytest_behaviortrace.run.attach import attach  # noqa: E402
 from pytest_behaviortrace.run.capture import UnsupportedModel  # noqa: E402
 from pytest_behaviortrace.run.formats import Sketches, read_array, read_table  # noqa: E402
-from pytest_behaviortrace.run.recorded import open_run  # noqa: E402
+from pytest_behaviortrace.run.policy import load_model  # noqa: E402
+from pytest_behaviortrace.run.recorded import RecordedRunError, open_run  # noqa: E402
 from pytest_behaviortrace.run.recorder import Capture, RolloutRecorder  # noqa: E402
 from pytest_behaviortrace.run.sketch import BlockSketch, trainable  # noqa: E402
 
@@ -174,6 +175,32 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     record(made, base / "record", behaviors={"of": " of"}, width=WIDTH)
     made.train()
     return made, open_run(base / "record")
+
+
+def larger_base(folder: Path) -> Any:
+    """The shipped policy with more embeddings than its tokenizer has tokens, as large policies have, from a folder."""
+    model = grpo_run.policy()
+    model.resize_token_embeddings(800, mean_resizing=False)
+    model.save_pretrained(folder)
+    return load_model(str(folder))
+
+
+def test_another_name_and_another_base(tmp_path: Path) -> None:
+    config = peft.LoraConfig(task_type="CAUSAL_LM", **LORA)
+    model = peft.get_peft_model(larger_base(tmp_path / "base"), config, adapter_name="mine")
+    made = grpo_run.trainer(tmp_path / "work", model=model, max_steps=1)
+    record(made, tmp_path / "record", width=WIDTH)
+    made.train()
+    run = open_run(tmp_path / "record")
+    assert run.facts["adapter"] == "mine"
+    _, loaded = recorded_draw.load_policy(run.unit)
+    assert loaded.get_input_embeddings().weight.shape[0] == 800
+    own, again = trainable(made.model), trainable(loaded)
+    assert own.keys() == again.keys()
+    assert all(torch.equal(own[name], again[name]) for name in own)
+    (tmp_path / "base").rename(tmp_path / "moved")
+    with pytest.raises(RecordedRunError, match=r"adapter of the base model '.*base', which cannot be loaded here"):
+        recorded_draw.load_policy(run.unit)
 
 
 def test_the_record_holds_adapters(done: Any) -> None:

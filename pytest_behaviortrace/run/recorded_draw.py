@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoModelForCausalLM
 
 from pytest_behaviortrace.run.gradients import PerSampleGradients
 from pytest_behaviortrace.run.policy import evaluating, load_model, load_tokenizer, seeded
@@ -91,20 +92,35 @@ def build_draw(
 def load_policy(run: Unit) -> tuple[Any, Any]:
     """Tokenizer and model of the end of the run, in single precision, on an accelerator if there is one.
 
-    Of a PEFT run: the base model with its adapter, whose parameters alone require gradients.
+    What the run trained requires gradients, and nothing else. Of a PEFT run: the base model with its adapter.
+    Raises `RecordedRunError` where peft or the base model is not at hand.
     """
-    location = str(run.policy("end"))
-    tokenizer = load_tokenizer(location)
-    model: Any
-    if run.facts["peft"]:
-        try:
-            from peft import AutoPeftModelForCausalLM
-        except ImportError:
-            raise RecordedRunError("the run trained a PEFT adapter; install peft to sample from it") from None
-        model = AutoPeftModelForCausalLM.from_pretrained(location, is_trainable=True, dtype=torch.float32)
-    else:
-        model = load_model(location)
+    location = run.policy("end")
+    tokenizer = load_tokenizer(str(location))
+    model: Any = _with_adapter(run, location) if run.facts["peft"] else load_model(str(location))
+    if (trained := run.facts.get("trained")) is not None:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name in trained)
     return tokenizer, model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _with_adapter(run: Unit, location: Path) -> Any:
+    try:
+        from peft import PeftConfig, PeftModel
+    except ImportError:
+        raise RecordedRunError("the run trained a PEFT adapter; install peft to sample from it") from None
+    name = run.facts.get("adapter") or "default"
+    folder = str(location if name == "default" else location / name)  # where peft puts an adapter of that name
+    config = PeftConfig.from_pretrained(folder)
+    base = config.base_model_name_or_path
+    try:
+        # Not AutoPeftModel: it cuts the embeddings down to the tokenizer's size.
+        model = AutoModelForCausalLM.from_pretrained(base, revision=config.revision, dtype=torch.float32)
+    except (OSError, TypeError, ValueError) as error:
+        raise RecordedRunError(
+            f"the run trained an adapter of the base model {base!r}, which cannot be loaded here: {error}"
+        ) from error
+    return PeftModel.from_pretrained(model, folder, adapter_name=name, is_trainable=True)
 
 
 def _require_layout(sketch: BlockSketch, facts: Mapping[str, Any]) -> None:
@@ -152,20 +168,20 @@ def sample(
     from transformers import GenerationConfig
 
     ends = facts.get("eos_token_ids") or [tokenizer.eos_token_id]
-    config = GenerationConfig(  # type: ignore[no-untyped-call]
-        max_new_tokens=facts["max_completion_length"],
-        do_sample=True,
-        temperature=facts["temperature"],
-        top_p=1.0 if facts["top_p"] is None else facts["top_p"],
-        top_k=facts["top_k"] or 0,
-        min_p=facts.get("min_p") or 0.0,
-        repetition_penalty=facts.get("repetition_penalty") or 1.0,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=ends,
-        bos_token_id=tokenizer.bos_token_id,
-        disable_compile=True,
-    )
-    config.update(**(facts.get("generation_kwargs") or {}))  # type: ignore[no-untyped-call]
+    settings = {
+        "max_new_tokens": facts["max_completion_length"],
+        "do_sample": True,
+        "temperature": facts["temperature"],
+        "top_p": 1.0 if facts["top_p"] is None else facts["top_p"],
+        "top_k": facts["top_k"] or 0,
+        "min_p": facts.get("min_p") or 0.0,
+        "repetition_penalty": facts.get("repetition_penalty") or 1.0,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": ends,
+        "bos_token_id": tokenizer.bos_token_id,
+    }
+    settings |= facts.get("generation_kwargs") or {}
+    config = GenerationConfig(**settings, disable_compile=True)  # type: ignore[no-untyped-call]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     said: list[list[int]] = [[] for _ in prompts]
     with seeded(seed), evaluating(model):

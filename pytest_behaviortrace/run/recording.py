@@ -222,14 +222,15 @@ class Recording:
 
     def _facts(self) -> dict[str, Any]:
         args, processes = self.trainer.args, int(self.trainer.accelerator.num_processes)
-        sketch = BlockSketch.for_model(self._plain, self.width)
+        sketch, trained = BlockSketch.for_model(self._plain, self.width), trainable(self._plain)
+        is_peft = self._plain is not without_adapters(self._plain)
         return {
             "kind": "recorded",
             "sketch": {"width": self.width, "seed": SKETCH_SEED},
             "blocks": {name: [part.start, part.stop] for name, part in sketch.blocks.items()},
             "behaviors": {name: pattern.pattern for name, pattern in self.behaviors.items()},
             "trainer_class": type(self.trainer).__name__,
-            "peft": self._plain is not without_adapters(self._plain),
+            "peft": is_peft,
             **({"processes": processes} if processes > 1 else {}),
             **{
                 name: _plain_value(getattr(args, name))
@@ -238,6 +239,8 @@ class Recording:
                     "num_iterations", "min_p", "repetition_penalty",
                 )
             },
+            "adapter": getattr(self._plain, "active_adapter", None),
+            "trained": None if len(trained) == len(list(self._plain.parameters())) or is_peft else sorted(trained),
             "eos_token_ids": _ends(self.trainer),
             "generation_kwargs": json.loads(json.dumps(args.generation_kwargs or {}, default=str)),
         }  # fmt: skip
