@@ -138,8 +138,7 @@ class Capture:
         if isinstance(module, nn.Linear):
             yield self.names[id(module.weight)], Product(gradient, given.float().flatten(1, -2))
         else:
-            scaled = _normalised(module, given).flatten(1, -2)
-            yield self.names[id(module.weight)], Whole((gradient * scaled).sum(1))
+            yield self.names[id(module.weight)], Whole(_at_scale(module, given, gradient))
 
     def head_uses(self, slope: torch.Tensor, hidden: torch.Tensor) -> Iterator[tuple[str, Use]]:
         """The same for the output embeddings: gradient at the logits (samples, tokens, V), and what they were given."""
@@ -193,10 +192,23 @@ def _normalised(module: Any, given: torch.Tensor) -> torch.Tensor:
     x = given.float()
     if isinstance(module, nn.LayerNorm):
         return nn.functional.layer_norm(x, module.normalized_shape, eps=module.eps)
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + _epsilon(module, given))
+
+
+def _epsilon(module: Any, given: torch.Tensor) -> float:
+    """What an RMSNorm adds to the mean square."""
     epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if epsilon is None:
-        epsilon = torch.finfo(given.dtype).eps
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon)
+    return float(torch.finfo(given.dtype).eps if epsilon is None else epsilon)
+
+
+def _at_scale(module: Any, given: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """(samples, features): gradient at a norm's weight; `gradient` (samples, places, features) is at its output."""
+    if isinstance(module, nn.LayerNorm):
+        return (gradient * _normalised(module, given).flatten(1, -2)).sum(1)
+    # The sum over places is a product with their factors: one pass over the features less for each that is saved.
+    x = given.float().flatten(1, -2)
+    factor = torch.rsqrt(torch.linalg.vector_norm(x, dim=-1).square() / x.shape[-1] + _epsilon(module, given))
+    return torch.bmm(factor[:, None], gradient * x)[:, 0]
 
 
 def active_dropout(model: Any) -> list[str]:

@@ -23,8 +23,14 @@ MOST_TURNS = 3
 """Backward passes after one forward pass: a full gradient, a span and its control."""
 ROWS_PER_PASS = 24
 """Samples of about the same length that share a forward pass: fewer waste nothing on padding, more nothing on calls."""
+FEW_SAMPLES = 8
+"""Samples that are cheaper to run forward once more, among others, than in a forward pass of their own."""
 TOKENS_PER_PASS = 2**13
 """Most tokens of a forward pass of several samples."""
+
+
+Job = tuple[int, tuple[int, ...]]
+"""A sample, and the sets of token weights that share a forward pass over it."""
 
 
 class Measurement(NamedTuple):
@@ -159,18 +165,19 @@ class PerSampleGradients:
                     self._verify_coverage(done, ids[:1], mask[:1], turns[turn, :1, shown])
                 yield done
 
-    def _batches(self, weights: torch.Tensor) -> list[list[tuple[int, tuple[int, ...]]]]:
+    def _batches(self, weights: torch.Tensor) -> list[list[Job]]:
         """(sample, sets) jobs that share a forward pass: equal in their number of sets, most first, and near in length.
 
         A sample in more sets than `MOST_TURNS` makes several jobs: a second forward pass over it is cheaper than
         backward passes over all its companions.
         """
-        jobs = []
+        jobs: list[Job] = []
         last = ((weights != 0).any(0) * torch.arange(weights.shape[2], device=weights.device)).amax(1).tolist()
         for sample, wanted in enumerate((weights != 0).any(2).t().tolist()):
             sets = [number for number, is_wanted in enumerate(wanted) if is_wanted]
             jobs += [(sample, tuple(sets[k : k + MOST_TURNS])) for k in range(0, len(sets), MOST_TURNS)]
-        batches: list[list[tuple[int, tuple[int, ...]]]] = []
+        jobs = _without_small_groups(jobs)
+        batches: list[list[Job]] = []
         for job in sorted(jobs, key=lambda job: (-len(job[1]), last[job[0]])):
             current = batches[-1] if batches else []
             full = len(current) >= min(self.rows_per_pass, max(1, TOKENS_PER_PASS // (1 + last[job[0]])))
@@ -275,6 +282,17 @@ class PerSampleGradients:
         finally:
             for module in training:
                 module.training = True
+
+
+def _without_small_groups(jobs: list[Job]) -> list[Job]:
+    """Jobs of several sets become jobs of one where so few have as many that a pass of their own does not pay."""
+    kept: list[Job] = []
+    for count in sorted({len(sets) for _, sets in jobs}):
+        group = [job for job in jobs if len(job[1]) == count]
+        if count > 1 and len(group) * (count - 1) <= FEW_SAMPLES and len(group) < len(jobs):
+            group = [(sample, (number,)) for sample, sets in group for number in sets]
+        kept += group
+    return kept
 
 
 def _note(uses: dict[str, list[Use]], found: Any) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from pytest_behaviortrace.run.sketch import BlockSketch
-from pytest_behaviortrace.run.uses import Lookup, Use, written_down
+from pytest_behaviortrace.run.uses import Lookup, Piece, Use, Whole, written_down
 
 SPARSE_ROWS = 4
 """A table of more than this many rows per token is never written down for look-ups alone."""
@@ -50,7 +50,10 @@ class SketchSums:
                 self._sketch.add_rows(self.sketch, name, use.ids, use.gradient)
             self.square += _square_of_rows(placed)
             return
-        pieces = written_down(placed, self._batch, parameter.rows, parameter.columns, self._device)
+        if all(isinstance(use, Whole) for use in placed):
+            pieces: Iterable[Piece] = [(slice(None), 0, _together(placed)[:, None])]
+        else:
+            pieces = written_down(placed, self._batch, parameter.rows, parameter.columns, self._device)
         for samples, start, values in pieces:
             self._sketch.add(self.sketch[samples], name, start, values)
             self.square[samples] += torch.linalg.vector_norm(values.flatten(1), dim=1).double().square()
@@ -97,6 +100,11 @@ class WholeSums:
         rows, columns = self.full[name].shape[1:]
         for samples, start, values in written_down(uses, self._batch, rows, columns, self._device):
             self.full[name][samples, start : start + values.shape[1]] += values
+
+
+def _together(uses: Iterable[Use]) -> torch.Tensor:
+    """(batch, columns): the sum of uses of one row."""
+    return torch.stack([use.gradient for use in uses if isinstance(use, Whole)]).sum(0)
 
 
 def _is_sparse(uses: Sequence[Use], rows: int) -> bool:

@@ -123,14 +123,15 @@ class TrainingPass:
             if left or self._expected.total():
                 raise UnsupportedModel(f"no gradient came back to {', '.join(sorted(left or self._expected))}")
             sketch[one.rows], square[one.rows] = one.sums.sketch, one.sums.square
-        return SampleGradients(sketch, square.sqrt().float())
+        # All is linear in a sample's share of the loss, so that one factor at the end serves every parameter.
+        return SampleGradients(sketch * self.unit[:, None], square.sqrt().float() * self.unit.abs())
 
     # -- on the way back ---------------------------------------------------------------------------------------------
     def _begin(self, slope: torch.Tensor) -> None:
         """The gradient reached the log-probabilities: bins are made, and the output embeddings are written down."""
         self._going_back = True
         self.slope = slope.detach().float()
-        weights = self.slope * self.unit[:, None]
+        weights = torch.where(self.unit[:, None] == 0, 0.0, self.slope)
         chosen = (weights != 0).any(1).nonzero()[:, 0]
         if self._hidden is None or not len(chosen):
             return
@@ -186,13 +187,12 @@ class TrainingPass:
             return
         self.capture.check_shape(module, gradient, len(self.ids))
         self.capture.verify(Call(module, given, self._calls[module].output))
-        names = self.capture.parameters_of(module)
         for one in self._bins:
-            factor = self.unit[one.rows].view(-1, *[1] * (gradient.dim() - 1))
-            mine = gradient[one.rows, one.read].float() * factor
-            for name, use in self.capture.uses(module, given[one.rows, one.read], mine):
+            # Several times as fast as an index of rows and columns together.
+            mine, read = (tensor[:, one.read].index_select(0, one.rows) for tensor in (gradient, given))
+            for name, use in self.capture.uses(module, read, mine):
                 self._note(one, name, use)
-        for name in names:
+        for name in self.capture.parameters_of(module):
             self._expected[name] -= 1
 
     def _note(self, one: _Bin, name: str, use: Use) -> None:

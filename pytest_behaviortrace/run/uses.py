@@ -21,6 +21,9 @@ LARGE = 2**17
 MOST_ELEMENTS = 2**24
 """Numbers of one sample's gradient held at a time."""
 
+Piece = tuple[slice, int, torch.Tensor]
+"""Samples, first row, (samples, some rows, columns)."""
+
 
 class Use(Protocol):
     """One summand of a parameter's per-sample gradient (batch, rows, columns)."""
@@ -93,9 +96,7 @@ class Whole:
         return Whole(columns.place(self.gradient * rows.sign[0]))
 
 
-def written_down(
-    uses: Sequence[Use], batch: int, rows: int, columns: int, device: torch.device
-) -> Iterator[tuple[slice, int, torch.Tensor]]:
+def written_down(uses: Sequence[Use], batch: int, rows: int, columns: int, device: torch.device) -> Iterator[Piece]:
     """(samples, first row, (samples, some rows, columns)): the sum of a parameter's uses, piece by piece.
 
     What is yielded is overwritten by what comes next.
