@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_behaviortrace.run.capture import Capture, UnsupportedModel, active_dropout
-from pytest_behaviortrace.run.loss import token_logprobs
+from pytest_behaviortrace.run.coverage import check_coverage
 from pytest_behaviortrace.run.sketch import BlockSketch, trainable
 from pytest_behaviortrace.run.sums import DotSums, SampleGradients, SketchSums, Sums, WholeSums
 from pytest_behaviortrace.run.uses import Use
@@ -162,7 +162,12 @@ class PerSampleGradients:
             for turn, uses in enumerate(self._backward(ids, mask, turns[..., shown], low, rows, logprob[:, shown])):
                 done = _Pass(torch.tensor([sets[turn] for _, sets in jobs], device=rows.device), rows, uses)
                 if not self._coverage_verified:
-                    self._verify_coverage(done, ids[:1], mask[:1], turns[turn, :1, shown])
+                    done.into(sums := SketchSums(self.sketch, len(rows), rows.device))
+                    with self._undisturbed():
+                        self._coverage_verified = check_coverage(
+                            self.model, self.sketch, sums.sketch[0], ids[:1], mask[:1], turns[turn, :1, shown],
+                            temperature=self.temperature, autocast=self.autocast,
+                        )  # fmt: skip
                 yield done
 
     def _batches(self, weights: torch.Tensor) -> list[list[Job]]:
@@ -240,34 +245,6 @@ class PerSampleGradients:
         if not torch.allclose(own[0, low - 1 :].float()[seen], logits[0][seen], rtol=tolerance, atol=tolerance):
             raise UnsupportedModel(f"{type(self.model).__name__} changes its logits after the output embeddings")
         self._head_verified = True
-
-    def _verify_coverage(self, done: _Pass, ids: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor) -> None:
-        """Once: the first sample's gradient is autograd's, nothing of its squared norm missing.
-
-        Sketches are compared, so that what is missing here cannot be made up for there.
-        """
-        done.into(sums := SketchSums(self.sketch, len(done.samples), ids.device))
-        parameters = trainable(self.model)
-        frozen = [p for p in parameters.values() if not p.requires_grad]
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        try:
-            with self._undisturbed(), torch.enable_grad(), self.autocast():
-                said = token_logprobs(self.model, ids, mask, self.temperature)
-                loss = torch.where(weights != 0, said * weights, 0.0).sum()
-            found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-        finally:
-            for parameter in frozen:
-                parameter.requires_grad_(False)
-        truth = self.sketch.sketch({n: g[None] for n, g in zip(parameters, found, strict=True) if g is not None})[0]
-        size, missing = (float(t.double().square().sum()) for t in (truth, truth - sums.sketch[0]))
-        exact = isinstance(self.autocast(), nullcontext) and self.capture.head.weight.dtype == torch.float32
-        if missing > (1e-4 if exact else 2e-2) * size:
-            raise UnsupportedModel(
-                f"only {1 - missing / size:.2%} of the squared norm of a gradient of {type(self.model).__name__} is "
-                "covered: it uses parameters in a way that is not known here"
-            )
-        self._coverage_verified = size > 0
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ zero, behaviour spans, and everything beside a KL term).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,10 +124,10 @@ class RolloutRecorder:
             watch = TrainingPass(
                 engine.capture, engine.sketch, *_tokens(inputs), mask.shape[1],
                 torch.where(alone, 1.0 / torch.where(whole == 0, 1.0, whole), 0.0),
-                temperature=objective.temperature, autocast=trainer.accelerator.autocast,
+                temperature=objective.temperature, autocast=engine.autocast,
             )  # fmt: skip
             watch.__enter__()
-        fresh = all(p.grad is None or not bool(p.grad.any()) for p in plain.parameters())
+        fresh = not self._sum_checked and all(p.grad is None or not bool(p.grad.any()) for p in plain.parameters())
         self._batch = _Batch(inputs, row_ids, objective, scale, picked, watch, fresh)
 
     def predicted(self, logprobs: torch.Tensor) -> None:
@@ -178,11 +179,12 @@ class RolloutRecorder:
     def _made_engine(self, trainer: Any, plain: Any, objective: Objective) -> PerSampleGradients:
         if self._engine is None:
             assert self.capture is not None
+            accelerator = trainer.accelerator
             self._engine = PerSampleGradients(
                 plain,
                 BlockSketch.for_model(plain, self.capture.width),
                 temperature=objective.temperature,
-                autocast=trainer.accelerator.autocast,
+                autocast=nullcontext if accelerator.mixed_precision == "no" else accelerator.autocast,
                 dropout_off=True,
             )
         return self._engine
