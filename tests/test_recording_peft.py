@@ -203,6 +203,34 @@ def test_another_name_and_another_base(tmp_path: Path) -> None:
         recorded_draw.load_policy(run.unit)
 
 
+class Interrupt(TrainerCallback):  # type: ignore[misc]
+    """Ctrl-C in the middle of the third step."""
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
+        if state.global_step == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_trains_an_adapter_is_resumed(tmp_path: Path) -> None:
+    """Nothing is lost or changed: the record is that of a run that was never interrupted."""
+    settings: dict[str, Any] = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    for name, resumed in (("whole", False), ("broken", False), ("broken", True)):
+        made = trainer(tmp_path / name / "work", **settings)
+        record(made, tmp_path / name / "record", width=WIDTH)
+        if name == "broken" and not resumed:
+            made.add_callback(Interrupt())
+            with pytest.raises(KeyboardInterrupt):
+                made.train()
+        else:
+            made.train(resume_from_checkpoint=resumed)
+    whole, broken = (open_run(tmp_path / name / "record") for name in ("whole", "broken"))
+    assert list(whole.table["completion_text"]) == list(broken.table["completion_text"])
+    for array in ("gradients", "gradients.norm", "loss_scale", "learning_rate"):
+        assert np.array_equal(whole.unit.array(array), broken.unit.array(array))
+    own, again = (trainable(recorded_draw.load_policy(run.unit)[1]) for run in (whole, broken))
+    assert all(torch.equal(own[name], again[name]) for name in own)
+
+
 def test_the_record_holds_adapters(done: Any) -> None:
     _, run = done
     assert run.facts["peft"]

@@ -21,10 +21,11 @@ from pytest_behaviortrace.run.capture import without_adapters
 from pytest_behaviortrace.run.integrity import IntegrityError
 from pytest_behaviortrace.run.manifest import MANIFEST, seal
 from pytest_behaviortrace.run.policy import save_policy
+from pytest_behaviortrace.run.recorded_facts import described, plain_value
 from pytest_behaviortrace.run.recorder import Capture, RolloutRecorder
 from pytest_behaviortrace.run.rows import RecordingError
 from pytest_behaviortrace.run.shards import ShardSink, check_complete, drop_from, merge, next_row, shards
-from pytest_behaviortrace.run.sketch import SKETCH_SEED, BlockSketch, trainable
+from pytest_behaviortrace.run.sketch import BlockSketch, trainable
 from pytest_behaviortrace.suite import SUITE
 
 WIDTH = 8192
@@ -115,7 +116,7 @@ class Recording:
             "trainer": type(self.trainer).__name__,
             "model": type(plain).__name__,
             "parameters": {name: list(p.shape) for name, p in trainable(self._plain).items()},
-            "settings": {name: _plain_value(getattr(args, name)) for name in SETTINGS},
+            "settings": {name: plain_value(getattr(args, name)) for name in SETTINGS},
             "rewards": list(self.trainer.reward_func_names),
             "processes": int(self.trainer.accelerator.num_processes),
             "behaviors": {name: pattern.pattern for name, pattern in self.behaviors.items()},
@@ -198,7 +199,8 @@ class Recording:
         check_complete(folder, steps, int(accelerator.num_processes))
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
-            facts = self._facts() | merge(folder, self.path, list(self.behaviors))
+            facts = described(self.trainer, self._plain, self.behaviors, self.width)
+            facts |= merge(folder, self.path, list(self.behaviors))
             save_policy(self._plain, self.trainer.processing_class, str(self.path / "policies" / "end"))
             fingerprint = hashlib.sha256(json.dumps(self._identity, sort_keys=True).encode()).hexdigest()
             seal(
@@ -219,31 +221,6 @@ class Recording:
             (self.path / UNFINISHED).unlink()
         self._finished = True
         accelerator.wait_for_everyone()
-
-    def _facts(self) -> dict[str, Any]:
-        args, processes = self.trainer.args, int(self.trainer.accelerator.num_processes)
-        sketch, trained = BlockSketch.for_model(self._plain, self.width), trainable(self._plain)
-        is_peft = self._plain is not without_adapters(self._plain)
-        return {
-            "kind": "recorded",
-            "sketch": {"width": self.width, "seed": SKETCH_SEED},
-            "blocks": {name: [part.start, part.stop] for name, part in sketch.blocks.items()},
-            "behaviors": {name: pattern.pattern for name, pattern in self.behaviors.items()},
-            "trainer_class": type(self.trainer).__name__,
-            "peft": is_peft,
-            **({"processes": processes} if processes > 1 else {}),
-            **{
-                name: _plain_value(getattr(args, name))
-                for name in (
-                    "loss_type", "temperature", "top_p", "top_k", "max_completion_length", "num_generations", "beta",
-                    "num_iterations", "min_p", "repetition_penalty",
-                )
-            },
-            "adapter": getattr(self._plain, "active_adapter", None),
-            "trained": None if len(trained) == len(list(self._plain.parameters())) or is_peft else sorted(trained),
-            "eos_token_ids": _ends(self.trainer),
-            "generation_kwargs": json.loads(json.dumps(args.generation_kwargs or {}, default=str)),
-        }  # fmt: skip
 
 
 class _Watch(TrainerCallback):
@@ -278,18 +255,6 @@ def _compiled(name: str, pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise ValueError(f"the behaviour {name!r} is no regular expression: {error} in {pattern!r}") from None
-
-
-def _ends(trainer: Any) -> list[int]:
-    """Token ids that end a completion in TRL."""
-    ends = getattr(trainer, "eos_token_ids", None) or trainer.processing_class.eos_token_id
-    return [int(end) for end in (ends if isinstance(ends, list | tuple) else [ends])]
-
-
-def _plain_value(value: Any) -> Any:
-    """A setting as JSON has it (enumerations by their value)."""
-    value = getattr(value, "value", value)
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def _fingerprint(model: Any) -> str:

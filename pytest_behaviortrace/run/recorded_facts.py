@@ -1,0 +1,48 @@
+"""What a record says of its trainer: all that is needed to sketch and to sample again as it did."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_behaviortrace.run.capture import without_adapters
+from pytest_behaviortrace.run.sketch import SKETCH_SEED, BlockSketch, trainable
+
+_SETTINGS = (
+    "loss_type", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_completion_length",
+    "num_generations", "beta", "num_iterations",
+)  # fmt: skip
+
+
+def described(trainer: Any, model: Any, behaviors: Mapping[str, re.Pattern[str]], width: int) -> dict[str, Any]:
+    """Facts of a recorded run, as JSON has them; `model` is the trainer's, unwrapped."""
+    sketch, trained = BlockSketch.for_model(model, width), trainable(model)
+    is_peft, processes = model is not without_adapters(model), int(trainer.accelerator.num_processes)
+    return {
+        "kind": "recorded",
+        "sketch": {"width": width, "seed": SKETCH_SEED},
+        "blocks": {name: [part.start, part.stop] for name, part in sketch.blocks.items()},
+        "behaviors": {name: pattern.pattern for name, pattern in behaviors.items()},
+        "trainer_class": type(trainer).__name__,
+        "peft": is_peft,
+        **({"processes": processes} if processes > 1 else {}),
+        "adapter": str(model.active_adapter) if is_peft else None,
+        "trained": None if is_peft or len(trained) == len(list(model.parameters())) else sorted(trained),
+        **{name: plain_value(getattr(trainer.args, name)) for name in _SETTINGS},
+        "eos_token_ids": _ends(trainer),
+        "generation_kwargs": json.loads(json.dumps(trainer.args.generation_kwargs or {}, default=str)),
+    }
+
+
+def plain_value(value: Any) -> Any:
+    """A setting as JSON has it (enumerations by their value)."""
+    value = getattr(value, "value", value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def _ends(trainer: Any) -> list[int]:
+    """Token ids that end a completion in TRL."""
+    ends = getattr(trainer, "eos_token_ids", None) or trainer.processing_class.eos_token_id
+    return [int(end) for end in (ends if isinstance(ends, list | tuple) else [ends])]
