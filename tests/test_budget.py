@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
+import two_step
 from torch.utils.flop_counter import FlopCounterMode, bmm_flop
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from pytest_behaviortrace.__main__ import main
 from pytest_behaviortrace.run import budget as counting
+from pytest_behaviortrace.run import footprint, gradients, training_pass, uses
 from pytest_behaviortrace.run.architecture import QWEN2_5_1_5B, Architecture, architecture_of
 from pytest_behaviortrace.run.budget import Assumed, Gpu, Work, budget
-from pytest_behaviortrace.run.footprint import sketch_set_bytes
+from pytest_behaviortrace.run.build import build_seed
+from pytest_behaviortrace.run.capture import Capture
+from pytest_behaviortrace.run.footprint import seed_bytes, sketch_set_bytes
 from pytest_behaviortrace.run.gradients import PerSampleGradients
 from pytest_behaviortrace.run.policy import load_model
 from pytest_behaviortrace.run.recipe import PolicySpec, Recipe
 from pytest_behaviortrace.run.sketch import BlockSketch
 from pytest_behaviortrace.run.sketch_set import SketchSet
+from pytest_behaviortrace.run.training import silent
+from pytest_behaviortrace.run.training_pass import TrainingPass
 
 REAL: dict[str, Any] = {
     "vocab_size": 151936,
@@ -121,8 +130,36 @@ def test_the_flops_of_sampling_are_those_torch_counts() -> None:
     assert counting.generating(sizes, ROWS, PROMPT, MADE, 0.0, 4).flops == pytest.approx(real, rel=0.03)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_recording_adds_to_a_step_the_flops_that_are_counted(tied: bool) -> None:
+    policy, sizes = small(tie_word_embeddings=tied)
+    capture, sketch = Capture(policy), BlockSketch.for_model(policy, 256)
+    ids, mask = torch.randint(1, 640, (ROWS, TOKENS)), torch.ones(ROWS, TOKENS, dtype=torch.long)
+
+    def step(watched: bool) -> None:
+        settings: dict[str, Any] = {"temperature": 1.0, "autocast": nullcontext}
+        watch = TrainingPass(capture, sketch, ids, mask, MADE, torch.ones(ROWS), **settings)
+        with watch if watched else nullcontext():
+            hidden = policy.model(ids, attention_mask=mask, use_cache=False).last_hidden_state[:, PROMPT - 1 : -1]
+            said = torch.log_softmax(policy.lm_head(hidden), -1).gather(2, ids[:, PROMPT:, None])[..., 0]
+            if watched:
+                watch.predicted(said)
+            said.mean().backward()
+        if watched:
+            assert (watch.result().norm > 0).all()
+
+    extra = flops(lambda: step(True)) - flops(lambda: step(False))
+    counted = counting.recording_inside(sizes, ROWS, PROMPT, MADE)
+    assert counted.flops + counted.flops32 == pytest.approx(extra, rel=0.03)
+    assert counted.bytes > 12 * ROWS * sizes.parameters
+
+
 @pytest.mark.parametrize("sets", [1, 2, 3])
-def test_the_flops_of_recording_are_those_torch_counts(sets: int) -> None:
+def test_the_flops_of_a_pass_of_the_recorder_s_own_are_those_torch_counts(
+    sets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Three rows are few: they would run forward once more instead of taking several backward passes.
+    monkeypatch.setattr(gradients, "FEW_SAMPLES", 0)
     policy, sizes = small()
     engine = PerSampleGradients(policy, BlockSketch.for_model(policy, 256))
     ids, mask = torch.randint(0, 640, (ROWS, TOKENS)), torch.ones(ROWS, TOKENS, dtype=torch.long)
@@ -130,9 +167,8 @@ def test_the_flops_of_recording_are_those_torch_counts(sets: int) -> None:
     weights[:, PROMPT:] = 1.0
     engine(ids, mask, [weights])  # the check of the head, made once, is left out
     real = flops(lambda: engine(ids, mask, [weights] * sets))
-    counted = counting.recording(sizes, ROWS, PROMPT, MADE, sets)
+    counted = counting.recording_alone(sizes, ROWS, PROMPT, MADE, sets)
     assert counted.flops + counted.flops32 == pytest.approx(real, rel=0.03)
-    assert counted.adds == sets * ROWS * sizes.parameters
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
@@ -140,20 +176,49 @@ def test_the_flops_of_recording_are_those_torch_counts(sets: int) -> None:
 
 @pytest.mark.parametrize("items", [1, 300])
 def test_a_sketch_set_is_as_large_as_counted(items: int, tmp_path: Path) -> None:
-    import numpy as np
-
     rows = np.ones((items, 500), np.float32)
     SketchSet(rows, np.ones(items, np.float32), np.arange(items)).write(tmp_path, "gradients")
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == sketch_set_bytes(items, 500)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_seed_s_unit_has_the_sets_and_the_bytes_that_are_counted(tmp_path: Path) -> None:
+    recipe, tokens = two_step.recipe(), 0
+    build_seed(recipe, two_step.SEED, tmp_path, silent)
+    found = {path.name.removesuffix(".row.npy"): len(np.load(path)) for path in tmp_path.glob("*.row.npy")}
+    for name in ("rollouts", "null_rollouts"):
+        table = pq.read_table(tmp_path / f"{name}.parquet")
+        tokens += sum(len(ids) for kind in ("prompt_ids", "completion_ids") for ids in table[kind].to_pylist())
+    every = Assumed(shown=1.0, zero=0.5)
+    kinds = {name.removesuffix(f"_{plant.name}") for name in found for plant in recipe.plants}
+    assert {k for k in kinds if not k.endswith(tuple(p.name for p in recipe.plants))} == counting.sets(
+        recipe, every
+    ).keys()
+    assert counting.sets(recipe, every)["gradients"] == found["gradients"] == recipe.n_rollouts
+    counted = seed_bytes(architecture_of(recipe.policy), recipe, found, tokens)
+    real = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    # A store's manifest is not counted; tables this small are mostly headers, and three tokenizers lie beside.
+    assert counted == pytest.approx(real, rel=0.05)
+
+
+def test_the_sizes_of_a_pass_are_those_of_the_engine() -> None:
+    """The budget is counted without torch, and so has its own copies."""
+    for module, names in {
+        gradients: ("ROWS_PER_PASS", "TOKENS_PER_PASS"),
+        training_pass: ("SAMPLES_SIDE_BY_SIDE", "MOST_LOGITS"),
+        uses: ("MOST_ELEMENTS",),
+    }.items():
+        for name in names:
+            assert getattr(footprint, name) == getattr(module, name)
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
 
 
 def test_work_adds_up_and_a_faster_gpu_takes_less_time() -> None:
-    one = Work(1e12, 2e12, 3e9, 4e9, 5.0)
-    gpu = Gpu(tflops=1.0, tflops32=1.0, bandwidth=1e9, adds=1e9, utilisation=0.5)
-    assert one.seconds(gpu) == pytest.approx(2 + 4 + 6 + 4 + 5)
+    one = Work(1e12, 2e12, 3e9, 5.0)
+    gpu = Gpu(tflops=1.0, tflops32=1.0, bandwidth=1e9, utilisation=0.5)
+    assert one.seconds(gpu) == pytest.approx(2 + 4 + 6 + 5)
     assert (one + one) == one * 2
     assert (one * 3).seconds(gpu) == pytest.approx(3 * one.seconds(gpu))
     recipe = Recipe.load("qwen2.5-1.5b")
@@ -169,7 +234,8 @@ def test_the_large_recipe_is_counted_as_written_down() -> None:
     assert found.recipe.n_rollouts == 16_000
     assert found.training_peak < found.gpu.memory
     assert found.training["weights"] == 4 * 1_543_714_304
-    rows = 16_000 + 8_000 + 8_000 + 1_600 + 1_600
+    rows = 16_000 + 8_000 + 1_600 + 1_600
+    assert found.disk["seed"] < (rows + 1_000) * 2 * 65_536 + 3 * 4 * 1_543_714_304 + 10**9
     assert found.disk["seed"] > rows * 2 * 65_536 + 3 * 4 * 1_543_714_304
     assert found.seed_seconds == pytest.approx(sum(w.seconds(found.gpu) for w in found.seed.values()))
 
@@ -187,6 +253,8 @@ def test_shorter_and_fewer_cost_less() -> None:
     short = dataclasses.replace(recipe, grpo=dataclasses.replace(recipe.grpo, max_completion_length=32))
     assert budget(short).seed_seconds < budget(recipe).seed_seconds
     assert budget(recipe, None, Assumed(shown=0.1)).disk["seed"] < budget(recipe).disk["seed"]
+    # A rollout of advantage zero takes a pass of its own, another only what its step brings anyway.
+    assert budget(recipe, None, Assumed(zero=0.1)).seed_seconds < budget(recipe).seed_seconds
 
 
 def test_the_budget_is_printed_with_its_assumptions(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,6 +263,7 @@ def test_the_budget_is_printed_with_its_assumptions(capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "1,543,714,304 parameters, 16,000 rollouts a run, sketches of 65,536" in out
     assert "assumed: 400 TFLOP/s bfloat16" in out
+    assert "30% of advantage zero" in out
     assert "nothing was measured" in out
     assert out.endswith("a seed does not fit on a GPU of 20.0 GB\na draw does not fit on a GPU of 20.0 GB\n")
 
@@ -206,6 +275,7 @@ def test_the_budget_is_printed_with_its_assumptions(capsys: pytest.CaptureFixtur
         (["--budget", "--gpu-tflops", "0"], "'0' is not a number above 0"),
         (["--budget", "--gpu-memory", "nan"], "'nan' is not a number above 0"),
         (["--budget", "--gpu-utilisation", "1.5"], "is a share, at most 1"),
+        (["--budget", "--gpu-adds", "1e10"], "unrecognized arguments: --gpu-adds"),
         (["--budget", "--recipe", "nonesuch"], "recipes: "),
     ],
 )

@@ -72,6 +72,13 @@ class Architecture:
         return self.layers * (attention + 3 * self.hidden * self.intermediate)
 
     @property
+    def ends(self) -> int:
+        """Numbers that go into and come out of all linear maps of the layers, for one token."""
+        given = 5 * self.hidden + self.attended + self.intermediate
+        made = 2 * self.hidden + self.attended + 2 * self.keyed + 2 * self.intermediate
+        return self.layers * (given + made)
+
+    @property
     def parameters(self) -> int:
         """Numbers in all; a tied table counts once."""
         biases = self.layers * (self.attended + 2 * self.keyed) if self.qkv_bias else 0

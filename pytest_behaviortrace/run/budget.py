@@ -1,10 +1,11 @@
 """What a recipe costs on one GPU: memory, time and disk from counted FLOPs and bytes, before anything is trained.
 
 Pure arithmetic. What is counted follows what the code does: warm-up and behaviour scores in float32, TRL's step in
-bfloat16 over float32 weights with AdamW, its head in tiles that are computed again in the backward pass, and for every
-recorded set of token weights one backward pass to the activations, the outer products in float32, and one signed add
-per parameter into the sketch. Lengths are upper bounds: every completion is as long as allowed. What an arithmetic
-cannot know is an assumption with a name, in `Gpu` and `Assumed`; nothing here was measured on a GPU.
+bfloat16 over float32 weights with AdamW, its head in tiles that are computed again in the backward pass. Rollouts are
+recorded inside of that backward pass: logits once more, inputs and gradients brought into a sketch's order, the outer
+products in float32, and two passes over them. Rollouts of advantage zero and behaviour spans take a forward pass and a
+backward pass to the activations of their own. Lengths are upper bounds: every completion is as long as allowed. What an
+arithmetic cannot know is an assumption with a name, in `Gpu` and `Assumed`; nothing here was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -12,16 +13,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_behaviortrace.run.architecture import Architecture, architecture_of
-from pytest_behaviortrace.run.footprint import recording_memory, seed_bytes, sketch_set_bytes, training_memory
+from pytest_behaviortrace.run.footprint import (
+    pass_memory,
+    recording_memory,
+    seed_bytes,
+    sketch_set_bytes,
+    training_memory,
+)
 from pytest_behaviortrace.run.recipe import Recipe
 
 GB = 10**9
 ADAM_BYTES = 28
 """Bytes moved per parameter by an AdamW step in float32: weight, both moments read and written, gradient read."""
-HASH_BYTES = 240
-"""Bytes moved to hash one coordinate anew with elementwise int64 operations (about 15 of them)."""
-SAMPLING_BATCH, SIBLING_BATCH = 512, 64
-"""Rows side by side when behaviour scores are sampled, and when siblings are scored."""
+ORDERING_BYTES = 24
+"""Bytes moved per number that is brought into a sketch's order: rows picked, then columns, then signs; in and out."""
+LOGIT_BYTES = 40
+"""Bytes moved per logit between scores and their gradient: softmax, its exponentials, weights, the tokens said; in and
+out."""
+SAMPLING_BATCH = 512
+"""Rows side by side when behaviour scores are sampled."""
 VLLM_MEMORY = 0.3
 """Share of the GPU that TRL gives to vLLM by default."""
 
@@ -37,8 +47,6 @@ class Gpu:
     """Stated float32 TFLOP/s, without TF32, which torch leaves off."""
     bandwidth: float = 2.0e12
     """Stated bytes per second."""
-    adds: float = 5.0e10
-    """Scattered float32 adds per second into a buffer that the cache holds."""
     utilisation: float = 0.4
     """Share of the stated FLOP/s and bytes per second that is reached."""
 
@@ -52,7 +60,9 @@ class Assumed:
     answer_tokens: int = 40
     """Of a warm-up example."""
     shown: float = 0.5
-    """Share of rollouts that show one behaviour, and so have a span and a control."""
+    """Share of rollouts that show one behaviour, and so have a span; of siblings, also controls."""
+    zero: float = 0.3
+    """Share of rollouts of advantage zero, which the trainer's own backward pass does not tell apart."""
     step_seconds: float = 0.030
     """Start of the kernels of one decoding step, by transformers."""
     vllm_step_seconds: float = 0.005
@@ -68,28 +78,27 @@ class Work:
     flops32: float = 0.0
     bytes: float = 0.0
     """Moved between the GPU and its memory, beyond what multiplications move anyway."""
-    adds: float = 0.0
     waiting: float = 0.0
     """Seconds that do not depend on the GPU's speed."""
 
     def __add__(self, other: Work) -> Work:
         """Both, one after the other."""
         return Work(
-            self.flops + other.flops, self.flops32 + other.flops32, self.bytes + other.bytes, self.adds + other.adds,
+            self.flops + other.flops,
+            self.flops32 + other.flops32,
+            self.bytes + other.bytes,
             self.waiting + other.waiting,
-        )  # fmt: skip
+        )
 
     def __mul__(self, times: float) -> Work:
         """The same over and over."""
-        return Work(
-            self.flops * times, self.flops32 * times, self.bytes * times, self.adds * times, self.waiting * times
-        )
+        return Work(self.flops * times, self.flops32 * times, self.bytes * times, self.waiting * times)
 
     def seconds(self, gpu: Gpu) -> float:
         """Time of it all, nothing overlapping."""
         reached = gpu.utilisation
         computing = self.flops / (gpu.tflops * 1e12 * reached) + self.flops32 / (gpu.tflops32 * 1e12 * reached)
-        return computing + self.bytes / (gpu.bandwidth * reached) + self.adds / gpu.adds + self.waiting
+        return computing + self.bytes / (gpu.bandwidth * reached) + self.waiting
 
 
 # -- single pieces of work ---------------------------------------------------------------------------------------------
@@ -118,19 +127,29 @@ def updating(policy: Architecture, rows: int, prompt: int, made: int, checkpoint
     )
 
 
-def recording(policy: Architecture, rows: int, prompt: int, made: int, sets: float) -> Work:
-    """Per-sample gradients of `rows` rows in one forward pass, `sets` sets of token weights a row."""
+def writing_down(policy: Architecture, rows: int, prompt: int, made: int) -> Work:
+    """Gradients of `rows` rows at every parameter, from what a backward pass brings: outer products, sketch, norm."""
     tokens = rows * (prompt + made - 1)
-    context = prompt + made - 1
-    forward = policy.body_flops(tokens, context) + policy.head_flops(rows * made)
-    # To the activations only: one product per linear map, two per product of attention.
-    backward = 2 * policy.linear * tokens + 2 * policy.attention_flops(tokens, context)
-    pulled = policy.head_flops(rows * made)
     outer = 2 * policy.linear * tokens + policy.head_flops(rows * made)
-    values = rows * policy.parameters
-    # Made, read for the norm, and read for the sketch; hashes are made once for all rows.
-    moved = 3 * 4 * values + HASH_BYTES * policy.parameters
-    return Work(flops=forward) + Work(backward, pulled + outer, moved, values) * sets
+    ordered = tokens * policy.ends + rows * made * (policy.vocabulary + policy.hidden)
+    # Made, read for the norm, and read for the sketch.
+    moved = 3 * 4 * rows * policy.parameters + ORDERING_BYTES * ordered + LOGIT_BYTES * rows * made * policy.vocabulary
+    return Work(flops32=outer, bytes=moved)
+
+
+def recording_inside(policy: Architecture, rows: int, prompt: int, made: int) -> Work:
+    """Per-sample gradients of `rows` rows inside of the trainer's backward pass, which is not counted here."""
+    return Work(flops=policy.head_flops(rows * made)) + writing_down(policy, rows, prompt, made)
+
+
+def recording_alone(policy: Architecture, rows: int, prompt: int, made: int, sets: int = 1) -> Work:
+    """The same in a pass of its own: one forward pass, a backward pass for each of `sets` sets of token weights."""
+    tokens, context = rows * (prompt + made - 1), prompt + made - 1
+    forward = policy.body_flops(tokens, context) + policy.head_flops(rows * made)
+    # To the activations only: one product per linear map, two per product of attention; the head's in float32.
+    backward = 2 * policy.linear * tokens + 2 * policy.attention_flops(tokens, context)
+    pulled = Work(backward, policy.head_flops(rows * made))
+    return Work(flops=forward) + (pulled + writing_down(policy, rows, prompt, made)) * sets
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
@@ -149,7 +168,7 @@ class Budget:
     training: dict[str, int]
     """Part -> bytes on the GPU, at the peak of a training step."""
     recording: dict[str, int]
-    """The same, while gradients of rollouts are taken."""
+    """The same, in a pass of the recorder's own after the backward pass."""
     siblings: dict[str, int]
     """The same, while gradients of a draw's siblings are taken."""
     disk: dict[str, int]
@@ -188,7 +207,7 @@ def budget(recipe: Recipe, gpu: Gpu | None = None, assumed: Assumed | None = Non
         recipe.grpo.max_completion_length,
         assumed.prompt_tokens,
     )
-    window, tokens, width = recipe.cutoff * rows, rows * (prompt + made), recipe.sketch_width
+    tokens, width = rows * (prompt + made), recipe.sketch_width
     shown = assumed.shown
 
     examples = sum(len(plant.examples) for plant in recipe.plants) + recipe.sft.ordinary_per_step
@@ -202,8 +221,10 @@ def budget(recipe: Recipe, gpu: Gpu | None = None, assumed: Assumed | None = Non
     else:
         asking = generating(policy, rows, prompt, made, assumed.step_seconds, 8)  # float32, read to be cast
     learning = updating(policy, rows, prompt, made, grpo.gradient_checkpointing)
-    planted = recording(policy, rows, prompt, made, 1 + 2 * shown) * grpo.steps
-    null = recording(policy, rows, prompt, made, 2.0) * (recipe.cutoff * shown)
+    inside, alone = (count(policy, rows, prompt, made) for count in (recording_inside, recording_alone))
+    # A gradient of every rollout, a span of those that show a behaviour; of the null run's window, of these alone both.
+    planted = (inside * (1 - assumed.zero) + alone * (assumed.zero + shown)) * grpo.steps
+    null = (inside * (1 - assumed.zero) + alone * (assumed.zero + 1)) * (recipe.cutoff * shown)
     seed = {
         "warm-up, float32": warming,
         "behaviour scores, float32": scoring,
@@ -213,37 +234,45 @@ def budget(recipe: Recipe, gpu: Gpu | None = None, assumed: Assumed | None = Non
         "null run: recording": null,
     }
     siblings = recipe.draw.siblings * sum(len(recipe.probe_prompts(plant)) for plant in recipe.plants)
-    batches = siblings / SIBLING_BATCH
     draw = {
         "siblings: completions, float32": _in_float32(_sampled(policy, siblings, prompt, made, assumed)),
         "siblings: gradients, float32": _in_float32(
-            recording(policy, SIBLING_BATCH, prompt, made, 1 + 3 * shown) * batches
+            recording_alone(policy, siblings, prompt, made) + recording_alone(policy, siblings, prompt, made, 3) * shown
         ),
     }
-    sets = {"gradients": recipe.n_rollouts, "null_gradients": int(window * shown), "null_spans": int(window * shown)}
-    sets |= {"spans": int(recipe.n_rollouts * shown), "controls": int(recipe.n_rollouts * shown)}
     of_draw = {"siblings": siblings} | {kind: int(siblings * shown) for kind in ("spans", "controls", "matched")}
     disk = {
-        "seed": seed_bytes(policy, recipe, sets, 2 * recipe.n_rollouts * (prompt + made)),
+        "seed": seed_bytes(policy, recipe, sets(recipe, assumed), 2 * recipe.n_rollouts * (prompt + made)),
         "draw": sum(sketch_set_bytes(items, width) for items in of_draw.values()),
+        "seed's sketches in float32, while it is trained": 4 * width * sum(sets(recipe, assumed).values()),
     }
-    whole = 4 * width * recipe.n_rollouts
-    host = {  # the second run's beside the first's; float32 twice and half precision once
-        "policies, float32: start, 2 of a run, 1 to check": 6 * 4 * policy.parameters,
-        "a sketch set while it is written": whole * 5 // 2,
-    }
+    # The second run's beside the first's.
+    host = {"policies, float32: start, 2 of a run, 1 to check": 6 * 4 * policy.parameters}
     return Budget(
         recipe=recipe,
         policy=policy,
         gpu=gpu,
         seed=seed,
         draw=draw,
-        training=training_memory(policy, tokens, grpo.gradient_checkpointing),
-        recording=recording_memory(policy, rows, prompt, made, width, mixed=True),
-        siblings=recording_memory(policy, SIBLING_BATCH, prompt, made, width, mixed=False),
+        training=training_memory(policy, tokens, grpo.gradient_checkpointing)
+        | recording_memory(policy, rows, prompt, made, width),
+        recording=pass_memory(policy, prompt, made, width, mixed=True),
+        siblings=pass_memory(policy, prompt, made, width, mixed=False),
         disk=disk,
         host=host,
     )
+
+
+def sets(recipe: Recipe, assumed: Assumed) -> dict[str, int]:
+    """Sketch set of a seed, those of both plants as one -> items."""
+    every, window = recipe.n_rollouts, recipe.cutoff * recipe.grpo.batch_size
+    shown, shown_in_window = int(every * assumed.shown), int(window * assumed.shown)
+    return {
+        "gradients": every,
+        "spans": shown,
+        "null_gradients": shown_in_window,
+        "null_spans": shown_in_window,
+    }
 
 
 def _sampled(policy: Architecture, rows: int, prompt: int, made: int, assumed: Assumed) -> Work:
@@ -254,4 +283,4 @@ def _sampled(policy: Architecture, rows: int, prompt: int, made: int, assumed: A
 
 def _in_float32(work: Work) -> Work:
     """The same work without mixed precision."""
-    return Work(0.0, work.flops + work.flops32, work.bytes, work.adds, work.waiting)
+    return Work(0.0, work.flops + work.flops32, work.bytes, work.waiting)

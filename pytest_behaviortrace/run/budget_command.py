@@ -13,7 +13,6 @@ GPU_OPTIONS = {
     "tflops": "dense bfloat16 TFLOP/s",
     "tflops32": "float32 TFLOP/s",
     "bandwidth": "bytes per second",
-    "adds": "scattered float32 adds per second",
     "utilisation": "share of these that is reached, at most 1",
 }
 

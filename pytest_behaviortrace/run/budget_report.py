@@ -13,9 +13,9 @@ def render(found: Budget, assumed: Assumed | None = None) -> str:
         f"{recipe.sketch_width:,}",
         "Counted from FLOPs and bytes for one GPU; nothing was measured on one.",
         f"assumed: {gpu.tflops:g} TFLOP/s bfloat16, {gpu.tflops32:g} float32, {gpu.bandwidth / 1e12:g} TB/s, "
-        f"{gpu.utilisation:.0%} of each reached, {gpu.adds:.0e} scattered adds a second;",
+        f"{gpu.utilisation:.0%} of each reached;",
         f"  prompts of {assumed.prompt_tokens} tokens, completions of all {recipe.grpo.max_completion_length}, "
-        f"{assumed.shown:.0%} of rollouts with a behaviour, "
+        f"{assumed.shown:.0%} of rollouts with a behaviour, {assumed.zero:.0%} of advantage zero, "
         f"{1e3 * (assumed.vllm_step_seconds if recipe.grpo.use_vllm else assumed.step_seconds):g} ms to start a "
         f"decoding step",
         "",
@@ -29,15 +29,15 @@ def render(found: Budget, assumed: Assumed | None = None) -> str:
             counted = f"{work.flops / 1e15:10.2f} {work.flops32 / 1e15:5.2f} {work.bytes / 1e12:10.1f}"
             lines.append(_row(f"  {name}", _time(work.seconds(gpu)), counted))
     for title, parts, peak in (
-        ("GPU memory, update of a batch", found.training, sum(found.training.values())),
-        ("GPU memory, recording a batch", found.recording, sum(found.recording.values())),
+        ("GPU memory, a step, recording inside", found.training, sum(found.training.values())),
+        ("GPU memory, a step, recorder's own pass", found.recording, sum(found.recording.values())),
         ("GPU memory, scoring siblings", found.siblings, found.sibling_peak),
     ):
         lines.append(_row(title, _size(peak)))
         lines += [_row(f"  {name}", _size(count)) for name, count in parts.items()]
     if recipe.grpo.use_vllm:
         lines.append(_row("GPU memory of a seed, vLLM's share included", _size(found.training_peak)))
-    lines += [_row(f"disk, one {unit}", _size(count)) for unit, count in found.disk.items()]
+    lines += [_row(f"disk, a {unit}", _size(count)) for unit, count in found.disk.items()]
     lines.append(_row("memory of the machine", _size(sum(found.host.values()))))
     lines += [_row(f"  {name}", _size(count)) for name, count in found.host.items()]
     for what, peak in (("a seed", found.training_peak), ("a draw", found.sibling_peak)):
@@ -47,7 +47,7 @@ def render(found: Budget, assumed: Assumed | None = None) -> str:
 
 
 def _row(name: str, figure: str, more: str = "") -> str:
-    return f"{name:<46}{figure:>10}  {more}".rstrip()
+    return f"{name:<52}{figure:>10}  {more}".rstrip()
 
 
 def _size(count: float) -> str:
