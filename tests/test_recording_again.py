@@ -113,7 +113,7 @@ def again(base: Path, *, width: int = WIDTH, behaviors: Any = BEHAVIORS, **setti
         ({"width": 2 * WIDTH}, "width"),
         ({"behaviors": {"of": " of"}}, "behaviors"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_another_run_is_not_mixed_in(changed: dict[str, Any], named: str, begun: Path) -> None:
     with pytest.raises(RecordingError, match=rf"beginning of another run \(different: {named}\)"):
