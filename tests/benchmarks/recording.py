@@ -114,7 +114,7 @@ def run(recipe: Recipe, seed: int, start: WarmStart, *, recorded: bool, watch: S
         stack.enter_context(mock.patch.object(training, "_Clock", Clock))
         stack.enter_context(watch.watching())
         if not recorded:
-            stack.enter_context(mock.patch.object(training, "attach", lambda trainer, recorder: None))
+            stack.enter_context(mock.patch.object(training, "attach", return_value=None))
             stack.enter_context(
                 mock.patch.object(training, "join_by_row_id", lambda expected, recorded, rewarded: rewarded)
             )
