@@ -7,6 +7,7 @@ written down, summed up and dropped a few rows at a time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -21,8 +22,8 @@ from pytest_behaviortrace.run.uses import Use
 
 MOST_TURNS = 3
 """Backward passes after one forward pass: a full gradient, a span and its control."""
-ROWS_PER_PASS = 24
-"""Samples of about the same length that share a forward pass: fewer waste nothing on padding, more nothing on calls."""
+ROWS_PER_PASS = 32
+"""Most samples that share a forward pass: fewer waste nothing on padding, more nothing on calls."""
 FEW_SAMPLES = 8
 """Samples that are cheaper to run forward once more, among others, than in a forward pass of their own."""
 TOKENS_PER_PASS = 2**13
@@ -182,10 +183,13 @@ class PerSampleGradients:
             sets = [number for number, is_wanted in enumerate(wanted) if is_wanted]
             jobs += [(sample, tuple(sets[k : k + MOST_TURNS])) for k in range(0, len(sets), MOST_TURNS)]
         jobs = _without_small_groups(jobs)
+        # Passes of equal size: no last one of a few samples.
+        of_sets, most = Counter(len(sets) for _, sets in jobs), self.rows_per_pass
+        equal = {number: -(-count // -(-count // most)) for number, count in of_sets.items()}
         batches: list[list[Job]] = []
         for job in sorted(jobs, key=lambda job: (-len(job[1]), last[job[0]])):
             current = batches[-1] if batches else []
-            full = len(current) >= min(self.rows_per_pass, max(1, TOKENS_PER_PASS // (1 + last[job[0]])))
+            full = len(current) >= min(equal[len(job[1])], max(1, TOKENS_PER_PASS // (1 + last[job[0]])))
             if not current or full or len(job[1]) < len(current[-1][1]):
                 batches.append([])
             batches[-1].append(job)
