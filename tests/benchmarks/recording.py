@@ -123,13 +123,13 @@ def run(recipe: Recipe, seed: int, start: WarmStart, *, recorded: bool, watch: S
         return training.train(recipe, seed, planted=True, recorder=recorder, start=start)
 
 
-def slow_loop(recipe: Recipe, made: Any, policies: dict[int, Any]) -> dict[str, float]:
-    """Largest relative error of what was recorded of the rollouts of some steps: one autograd pass for each."""
+def slow_loop(recipe: Recipe, made: Any, policies: dict[int, Any]) -> dict[str, list[float]]:
+    """Relative error of what was recorded of each rollout of some steps: one autograd pass for each, in float32."""
     model, tokenizer, rows = load_model(recipe.policy.location), load_tokenizer(recipe.policy.location), made.rows
     sketch, grpo = BlockSketch.for_model(model, recipe.sketch_width), recipe.grpo
-    worst: dict[str, float] = {}
+    away: dict[str, list[float]] = {}
     for kind in ("gradients", *(f"spans_{plant.name}" for plant in recipe.plants)):
-        found, away = made.recorder.recorded(kind), 0.0
+        found = made.recorder.recorded(kind)
         for step, policy in policies.items():
             model.load_state_dict(policy)
             for place in np.flatnonzero(np.asarray(rows["step"])[found.row] == step):
@@ -149,9 +149,8 @@ def slow_loop(recipe: Recipe, made: Any, policies: dict[int, Any]) -> dict[str, 
                 truth = sketch.sketch(full)[0].double()
                 norm = float(sum(g.double().square().sum() for g in full.values())) ** 0.5
                 error = float((torch.from_numpy(found.rows[place].copy()).double() - truth).norm() / truth.norm())
-                away = max(away, error, abs(float(found.norm[place]) / norm - 1))
-        worst[kind] = away
-    return worst
+                away.setdefault(kind, []).append(max(error, abs(float(found.norm[place]) / norm - 1)))
+    return away
 
 
 def shares(recorded: Stopwatch, plain: Stopwatch, pairs: int) -> Iterator[str]:
@@ -212,10 +211,13 @@ def main() -> None:
         Watch.kept = sorted({0, recipe.grpo.steps // 2, recipe.grpo.steps - 1})
         with mock.patch.object(training, "_Watch", Watch):
             made = run(recipe, args.seed, start, recorded=True, watch=Stopwatch())
-        worst = slow_loop(recipe, made, Watch.policies)
-        for kind, error in worst.items():
-            print(f"{kind} of steps {Watch.kept}: at most {error:.1e} relative from a slow loop")
-        assert max(worst.values()) <= ALLOWED, "what was recorded is not what a slow loop gives"
+        away = slow_loop(recipe, made, Watch.policies)
+        for kind, errors in away.items():
+            print(
+                f"{kind} of steps {Watch.kept}, relative to a slow loop: median {np.median(errors):.1e}, "
+                f"at most {max(errors):.1e}, {sum(e > ALLOWED for e in errors)} of {len(errors)} above {ALLOWED:.0e}"
+            )
+        assert all(max(errors) <= ALLOWED for errors in away.values()), "a slow loop gives something else"
 
 
 if __name__ == "__main__":
