@@ -348,7 +348,7 @@ def test_a_module_that_ends_its_process(tmp_path: Path) -> None:
 
 
 def test_policies_are_not_handed_out(apart: Any) -> None:
-    grader: Any = SimpleNamespace(evidence=None)
+    grader: Any = SimpleNamespace(evidence=SimpleNamespace(recorded=False))
     case = Case(grader, "with_model", apart("with_model"), 0, None, None)
     with pytest.raises(pytest.skip.Exception, match="with_model needs model; an isolated estimator gets files, not po"):
         case.require(EVERYTHING, "rollouts")

@@ -388,7 +388,7 @@ def test_the_problems_are_the_same_whatever_else_is_loaded_or_set(tmp_path):
 
 
 def test_other_rows_decide_which_seeds_are_trained():
-    settings = SimpleNamespace(estimators=("mine",), seeds=(0, 1, 2), draws=2)
+    settings = SimpleNamespace(estimators=("mine",), seeds=(0, 1, 2), draws=2, recorded=None)
     session = GradingSession(settings, checklist.declared(), {})
     free = [spec for spec in session.specs.values() if spec.check == "test_stress"]
     one = [spec for spec in session.specs.values() if spec.check == "test_coverage" and spec.seed == 1]

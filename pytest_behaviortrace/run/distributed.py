@@ -132,7 +132,8 @@ class _Party:
             built = module.build_draw(self.recipe, task.seed, task.draw, whose, folder, report)
         if whose is not None or self.ranks.first:
             report("writing", 1.0)
-            finish(self.store, task.seed, task.draw, folder, Built(*built), time.perf_counter() - began)
+            origin = None if whose is None else whose.analysis_policy
+            finish(self.store, task.unit, origin, folder, Built(*built), time.perf_counter() - began)
 
 
 @contextlib.contextmanager

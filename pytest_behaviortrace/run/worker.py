@@ -58,23 +58,29 @@ def _build(args: argparse.Namespace, report: Callable[[str, float], None]) -> No
     if store.key != args.key:
         raise RuntimeError("a library or the policy's files changed while the session was running; start it again")
     builder = importlib.import_module(args.builder)
+    # Asked before it is read: another process may build the seed again meanwhile, and the draw is not of that.
+    origin = None if args.draw is None else store.origin(args.seed)
     if args.draw is None:
         built = builder.build_seed(recipe, args.seed, args.folder, report)
     else:
         built = builder.build_draw(recipe, args.seed, args.draw, store.seed(args.seed), args.folder, report)
     report("writing", 1.0)
-    finish(store, args.seed, args.draw, args.folder, Built(*built), time.perf_counter() - began)
+    unit = store.unit_name(args.seed, args.draw)
+    finish(store, unit, origin, args.folder, Built(*built), time.perf_counter() - began)
 
 
-def finish(store: Store, seed: int, draw: int | None, folder: Path, built: Built, seconds: float) -> None:
-    """Seal the folder that a builder has filled for a seed, or for one of its draws, in `seconds` altogether."""
+def finish(store: Store, unit: str, origin: str | None, folder: Path, built: Built, seconds: float) -> None:
+    """Seal the folder that a builder has filled for a unit, in `seconds` altogether.
+
+    `origin`: what a draw remembers of the policy it was generated from; None for a seed.
+    """
     description = {
         "recipe": {"name": store.recipe.name, "hash": store.recipe.hash},
         "key": store.key,
         "suite": SUITE,
         "versions": library_versions(),
-        "unit": store.unit_name(seed, draw),
-        **({} if draw is None else {"seed_unit": store.origin(seed)}),
+        "unit": unit,
+        **({} if origin is None else {"seed_unit": origin}),
         "facts": built.facts,
         "timings": {**built.timings, "total": seconds},
         "peak_bytes": _peak_bytes(),
