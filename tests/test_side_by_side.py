@@ -155,7 +155,7 @@ def test_leftovers_are_told_by_unit(tmp_path):
 
 def test_a_draw_of_a_seed_that_was_built_again_meanwhile_is_built_again(cache, recipe, fake_build, tmp_path):
     store = make(recipe, cache, [0], [])
-    fake_build(sleep=32.0)  # a quarter of it for a draw
+    fake_build(sleep=20.0)  # a quarter of it for a draw
     running = session(cache, [0], [0], "left")
     wait_for(lambda: "seed0-draw0" in built(tmp_path))
     (store.folder / "seed0" / "part0.npy").unlink()
