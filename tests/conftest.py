@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
 
 
 def pytest_configure() -> None:
     """A suite started in the background ignores Ctrl-C, and so would every process a test starts and interrupts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Where torch is loaded, tests compute on one thread: for tiny tensors more of them cost more than they bring."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

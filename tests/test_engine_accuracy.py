@@ -23,14 +23,6 @@ SEEDS = 200
 TEMPERATURE = 0.9
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def small(tied: bool) -> Any:
     """A policy so small that 200 sketches of it take seconds."""
     from transformers import AutoModelForCausalLM, Qwen2Config

@@ -33,14 +33,6 @@ EXACT = 1e-4
 """Relative error allowed of quantities that are exact but for rounding."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def model() -> Any:
     return grpo_run.policy()

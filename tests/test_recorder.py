@@ -27,14 +27,6 @@ COMMON = {"of": " of", "is": " is"}
 """Words of ordinary answers in the place of behaviours, so that a few rollouts suffice to see them."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Gradients(TrainerCallback):  # type: ignore[misc]
     """The gradients and the policy that each optimizer step starts from."""
 

@@ -30,14 +30,6 @@ from pytest_behaviortrace.run.rows import RecordingError  # noqa: E402
 PATTERNS = {name: re.compile(pattern) for name, pattern in BEHAVIORS.items()}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def recorded(base: Path, **settings: Any) -> tuple[Any, RecordedRun]:
     """A trainer after it trained, and its record."""
     trainer = grpo_run.trainer(base / "work", **settings)

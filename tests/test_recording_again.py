@@ -30,14 +30,6 @@ from pytest_behaviortrace.run.recorded import RecordedRun, RecordedRunError, ope
 from pytest_behaviortrace.run.rows import RecordingError  # noqa: E402
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The run of `recording_process`, uninterrupted."""

@@ -35,14 +35,6 @@ LORA = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj", "down_pr
 """Not as a fresh adapter begins: half of its gradients would be zero."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def trainer(folder: Path, adapter: dict[str, Any] | None = None, **settings: Any) -> Any:
     config = peft.LoraConfig(task_type="CAUSAL_LM", **(LORA | (adapter or {})))
     made = functools.partial(GRPOTrainer, peft_config=config)

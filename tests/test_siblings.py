@@ -29,14 +29,6 @@ WORD = "side"
 """A common word of the shipped policy in the place of the behaviour, which it never says untrained."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture(scope="module")
 def recipe() -> Recipe:
     full = Recipe.load("tiny")
