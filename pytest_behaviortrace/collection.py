@@ -115,7 +115,8 @@ class CheckItem(pytest.Item):
         decision: Decision | None = getattr(case, "decision", None)
         found: dict[str, Any] = {}
         if decision is not None and verdict is not Verdict.ERROR:
-            found = {field.name: getattr(decision, field.name) for field in fields(decision)}
+            names = [field.name for field in fields(decision) if field.name not in ("gates", "floors")]
+            found = {name: getattr(decision, name) for name in names}
         expected = self.config.stash[GRADING].expected_failures.reason(self.spec.estimator, self.spec.check, verdict)
         found |= {"verdict": verdict.value, "reason": reason, "expected_failure": expected}
         if case is not None:

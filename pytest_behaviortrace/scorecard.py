@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_behaviortrace.exhibit import Exhibit
+
 CHECKLIST = (
     "test_headroom",
     "test_gradient_magnitude",
@@ -129,6 +131,10 @@ class Scorecard:
     """By estimator and check: what there is to say about an expected failure that did not happen."""
     run: RunFacts | None = None
     """The recorded run that was graded on in place of a recipe's."""
+    draws: int = 0
+    """Sibling draws of each seed."""
+    exhibits: Mapping[str, Exhibit] = field(default_factory=dict)
+    """By row id, where a report with pictures was asked for."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: row.id)))

@@ -116,6 +116,8 @@ class Decision:
     control_estimate: float | None = None
     margin_low: float | None = None
     n: int | None = None
+    gates: tuple[Gate, ...] = ()
+    floors: tuple[Floor, ...] = ()
 
     def but(self, verdict: Verdict, reason: str) -> Decision:
         """The same numbers under another verdict."""
@@ -168,6 +170,8 @@ def decide(gates: Sequence[Gate], floors: Sequence[Floor] = (), *, chance: float
         _finite(closest.control_estimate) if closest else None,
         _finite(closest.interval.low) if closest else None,
         n,
+        tuple(gates),
+        tuple(floors),
     )
 
 

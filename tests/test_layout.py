@@ -115,7 +115,7 @@ def test_statistics_knows_no_run(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("reports.")])
 def test_reports_point_at_the_scorecard(name: str) -> None:
     ours = {m for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
-    assert ours <= {f"pytest_behaviortrace.{name}" for name in ("scorecard", "ranked", "reports", "verdict")}
+    assert ours <= {f"pytest_behaviortrace.{name}" for name in ("scorecard", "exhibit", "ranked", "reports", "verdict")}
 
 
 RANKING = ("ranked", "ranking", "rank_command", "standing", "reports.ranking")
