@@ -35,8 +35,8 @@ def test_both_precisions_give_the_definition(shape, single, strongest, monkeypat
     found = Whitening(rows).solve(rows, target)
     # The scores are products with gradients of the same spectrum: what counts is the error where those lie.
     expected = by_definition(rows, target)
-    np.testing.assert_allclose(rows @ found, rows @ expected, rtol=0, atol=1e-8 * np.abs(rows @ expected).max())
-    assert np.linalg.norm(found - expected) <= 1e-8 * np.linalg.norm(expected)
+    np.testing.assert_allclose(rows @ found, rows @ expected, rtol=0, atol=1e-6 * np.abs(rows @ expected).max())
+    assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
 
 
 def test_single_precision_alone_would_not_do(monkeypatch):
@@ -44,7 +44,7 @@ def test_single_precision_alone_would_not_do(monkeypatch):
     monkeypatch.setattr(whitening, "TOLERANCE", 1.0)  # end with the first step
     rows, target = reference(300, 60, strongest=1e4), np.random.default_rng(1).normal(size=60)
     expected = by_definition(rows, target)
-    assert np.linalg.norm(Whitening(rows).solve(rows, target) - expected) > 1e-8 * np.linalg.norm(expected)
+    assert np.linalg.norm(Whitening(rows).solve(rows, target) - expected) > 1e-6 * np.linalg.norm(expected)
 
 
 def test_where_single_precision_breaks_down_double_takes_over(monkeypatch):
@@ -106,4 +106,5 @@ def test_light_rows_are_left_out_of_the_preconditioner_and_not_out_of_the_answer
     found = Whitening(rows)
     assert 10 < len(found._heavy) < 300
     target = rng.normal(size=30)
-    np.testing.assert_allclose(found.solve(rows, target), by_definition(rows, target), rtol=1e-8)
+    expected = by_definition(rows, target)
+    assert np.linalg.norm(found.solve(rows, target) - expected) <= 1e-6 * np.linalg.norm(expected)

@@ -32,8 +32,9 @@ LIGHT = 1e-4
 """Share of the sum of squares of F, in its lightest rows, that the preconditioner in the primal leaves out. Ours."""
 LARGE = 1 << 36
 """Multiplications behind a Gram matrix from which it is computed in single precision: above a second or two."""
-TOLERANCE = 1e-10
-"""Relative size of the correction, estimated through the preconditioner, at which conjugate gradients end. Ours."""
+TOLERANCE = 1e-7
+"""Relative size of the correction, estimated through the preconditioner, at which conjugate gradients end: F itself is
+known to single precision only. Ours."""
 MOST_STEPS = 60
 """Steps of conjugate gradients after which the system is solved in double precision after all. Ours."""
 KEPT_BYTES = 1 << 30
