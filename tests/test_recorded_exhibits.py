@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -103,3 +104,35 @@ def test_rows_that_are_not_applicable_show_nothing(grader: Grader) -> None:
     case = grader.case("gas", gradient.gas, 0, None, None)
     assert run_row(grader, "reward_control", "gas", gradient.gas, seed=0).decision is None
     assert case.exhibit() == {}
+
+
+@pytest.mark.parametrize(
+    ("length", "first", "part"),
+    [(3, 1, (0, 3)), (400, 399, (0, 400)), (1000, None, (0, 400)), (1000, 10, (0, 400)), (1000, 500, (300, 700)),
+     (1000, 990, (600, 1000))],
+)  # fmt: skip
+def test_of_a_long_completion_the_part_around_the_behaviour_is_shown(
+    length: int, first: int | None, part: tuple[int, int]
+) -> None:
+    assert viewer.around([place == first for place in range(length)]) == slice(*part)
+
+
+def test_long_texts_are_cut_and_scores_of_tokens_with_them(grader: Grader, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shading:
+        def __call__(self, problem: Any) -> Any:
+            return gradient.gas(problem)
+
+        def token_scores(self, problem: Any) -> Any:
+            return [np.arange(500.0)] * len(problem)
+
+    training = grader.evidence.training(0)  # type: ignore[attr-defined]
+    long = viewer.Text("ask " * 1000, ["a"] * 500, [place == 499 for place in range(500)])
+    monkeypatch.setattr(viewer, "texts_of", lambda *args: viewer.Texts([long] * 20, told_apart=True))
+    case = grader.case("shading", Shading(), 0)
+    many = dataclasses.replace(training, problem=training.problem.replacing(length=np.full(len(training.row), 500)))
+    shown = viewer.top_rollouts(case, many, np.arange(float(len(training.row))))
+    first = shown["rollouts"][0]
+    assert shown["rollouts_note"] == "of completions longer than 400 tokens a part is shown"
+    assert (len(first["tokens"]), first["behavior"].index(True)) == (400, 399)
+    assert first["token_scores"] == [float(place) for place in range(100, 500)]
+    assert first["prompt"] == "… " + ("ask " * 1000)[-1000:]
