@@ -9,7 +9,7 @@ which only that block requires grad, and must follow the exact block dots. Text-
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace import statistics
+from pytest_behaviortrace import statistics, viewer
 from pytest_behaviortrace.estimator import Needs, needs_of
 from pytest_behaviortrace.gates import Replicated
 from pytest_behaviortrace.grading import Case
@@ -52,6 +52,9 @@ def canary_gates(case: Case, seed: int) -> list[Gate]:
         ("canaries", seed), lambda: case.evidence.canaries(seed, per_block=CANARIES, least_share=LEAST_SHARE)
     )
     scores = case.scores(canaries.key, canaries.problem)
+    if case.recorded is not None:  # the only place where a recorded run's rollouts are scored
+        training = case.recorded.training(seed)
+        case.show(lambda: viewer.top_rollouts(case, training, scores[canaries.base]))
     gates = []
     for name, positive, negative in zip(canaries.blocks, canaries.positive, canaries.negative, strict=True):
         auc = canary_auc(case, scores[positive], scores[negative])

@@ -11,7 +11,7 @@ are n/a.
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace import statistics
+from pytest_behaviortrace import showing, statistics
 from pytest_behaviortrace.evidence import Siblings
 from pytest_behaviortrace.gates import Replicated, both_ways, contest
 from pytest_behaviortrace.grading import Case
@@ -32,6 +32,7 @@ def test_fluency_control(bt_case: Case, bt_estimator: str, bt_seed: int, bt_draw
     gates += contest("AUC of fluency-matched pairs", matched_auc(bt_case, siblings, scores, matched), CHANCE, {})
     floors = [Floor("fluency-matched pairs", len(matched), LEAST_MATCHED)]
     decision = decide(gates, floors, chance=CHANCE, n=len(pairs))
+    bt_case.show(lambda: showing.fluency_cloud(siblings, scores, pairs, auc))
     linear = statistics.residual_auc(scores, pairs, siblings.logprob, siblings.group)
     bt_case.conclude(decision, remark=f"linear residual AUC {linear:.3f}, raw {statistics.auc(scores, pairs):.3f}")
 

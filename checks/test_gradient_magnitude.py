@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace import statistics
+from pytest_behaviortrace import showing, statistics, viewer
 from pytest_behaviortrace.evidence import Rollouts
 from pytest_behaviortrace.evidence.recorded import RecordedEvidence
 from pytest_behaviortrace.gates import MIXTURE, Replicated, both_ways, contest
@@ -44,6 +44,8 @@ def test_gradient_magnitude(bt_case: Case, bt_estimator: str, bt_seed: int) -> N
         "precision minus chance at unit norm", excess(bt_case, rollouts, flat_scores), 0.0, controls(bt_case, bt_seed)
     )
     decision = decide(gates, chance=0.0, n=int(rollouts.window.sum()))
+    bt_case.show(lambda: showing.precision(bt_case, rollouts, plain_scores, control_scores(bt_case, rollouts)))
+    bt_case.show(lambda: viewer.top_rollouts(bt_case, rollouts, plain_scores))
     bt_case.conclude(decision, remark=f"rank correlation under random gradient scale {sensitivity:.2f}")
 
 
@@ -108,8 +110,7 @@ def controls(case: Case, seed: int) -> dict[str, Replicated]:
         rollouts = case.evidence.rollouts(seed)
         found: dict[str, Replicated] = {}
         columns = []
-        for name in CONTROLS:
-            values = case.control(name, rollouts.key, rollouts.problem)
+        for name, values in control_scores(case, rollouts).items():
             found |= {name: excess(case, rollouts, values), f"-{name}": excess(case, rollouts, -values)}
             columns.append(values[rollouts.window])
         best = np.zeros(len(rollouts.window))
@@ -117,6 +118,11 @@ def controls(case: Case, seed: int) -> dict[str, Replicated]:
         return found | {MIXTURE: excess(case, rollouts, best)}
 
     return case.grader.memo(("magnitude controls", seed), make)
+
+
+def control_scores(case: Case, rollouts: Rollouts) -> dict[str, NDArray[np.float64]]:
+    """Score of every rollout by each control."""
+    return {name: case.control(name, rollouts.key, rollouts.problem) for name in CONTROLS}
 
 
 def excess(case: Case, rollouts: Rollouts, scores: NDArray[np.float64]) -> Replicated:

@@ -7,8 +7,10 @@ Every other check asks for the same decision, so leaving this one out skips noth
 and ground truth: a draw has enough pairs, and some siblings show the behaviour while others do not.
 """
 
+from pytest_behaviortrace import showing
 from pytest_behaviortrace.grading import Case
 
 
 def test_headroom(bt_case: Case, bt_seed: int) -> None:
+    bt_case.show(lambda: showing.learning(bt_case.evidence, bt_seed))
     bt_case.conclude(bt_case.grader.headroom(bt_seed))

@@ -19,7 +19,8 @@ from pytest_behaviortrace.checks import test_fluency_control as fluency
 from pytest_behaviortrace.checks import test_gradient_magnitude as magnitude
 from pytest_behaviortrace.checks import test_reward_control as reward
 
-from pytest_behaviortrace import statistics
+from pytest_behaviortrace import showing, statistics
+from pytest_behaviortrace.exhibit import Exhibit
 from pytest_behaviortrace.gates import Replicated
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.verdict import Decision, Floor, Gate, Interval, Verdict, decide
@@ -43,6 +44,9 @@ class Row(NamedTuple):
     """The estimate minus each control's."""
     sampling: float
     """Bootstrap variance of the estimate."""
+    statistic: Replicated
+    """Chance still in it."""
+    chance: float
 
 
 def test_seed_stability(bt_case: Case, bt_estimator: str, bt_component: str) -> None:
@@ -55,6 +59,7 @@ def test_seed_stability(bt_case: Case, bt_estimator: str, bt_component: str) -> 
     floor = Floor("seeds with headroom", len(decided), LEAST_SEEDS)
     decision = decide([Gate("mean over seeds, above chance", interval)], [floor], chance=0.0, n=len(rows))
     decision = everywhere(decision, rows)
+    bt_case.show(lambda: places(rows))
     found = [f"{row.name} {row.estimate:+.3f}" for row in rows]
     bt_case.conclude(decision, headroom=False, remark="; ".join([*found, *spread(rows)]))
 
@@ -76,6 +81,7 @@ def over_draws(case: Case, part: Callable[[Case], list[Row]]) -> None:
     room = case.grader.headroom(run)
     if room.verdict is not Verdict.PASS:
         decision = decision.but(Verdict.INCONCLUSIVE, f"the run has no headroom: {room.reason}")
+    case.show(lambda: places(rows))
     found = [f"{row.name} {row.estimate:+.3f}" for row in rows]
     remark = "; ".join([*found, "one run says nothing about seeds", *spread(rows)])
     case.conclude(decision, headroom=False, remark=remark)
@@ -103,11 +109,17 @@ def spread(rows: list[Row]) -> list[str]:
     return [statistics.variance_components(table[:, :, 0], table[:, :, 1]).describe()]
 
 
+def places(rows: list[Row]) -> Exhibit:
+    """Every seed and draw, as gates of their own."""
+    return Exhibit(gates=[g for r in rows for g in showing.place(r.name, r.statistic, r.chance, r.margins)])
+
+
 def row(seed: int, draw: int, name: str, statistic: Replicated, controls: dict[str, Replicated], chance: float) -> Row:
     """One seed's (or draw's) estimates."""
     margins = {control: statistic.estimate - theirs.estimate for control, theirs in controls.items()}
     known = statistic.replicates[np.isfinite(statistic.replicates)]
-    return Row(seed, draw, name, statistic.estimate - chance, margins, float(np.var(known)) if len(known) else np.nan)
+    sampling = float(np.var(known)) if len(known) else np.nan
+    return Row(seed, draw, name, statistic.estimate - chance, margins, sampling, statistic, chance)
 
 
 def window_precision(case: Case) -> list[Row]:

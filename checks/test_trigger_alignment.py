@@ -11,7 +11,7 @@ the in-context target above 0.05, with the constructed one below) are reported: 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace import statistics
+from pytest_behaviortrace import showing, statistics
 from pytest_behaviortrace.estimator import Needs
 from pytest_behaviortrace.evidence import CONTROL, MATCHED, TRIGGER, Spans
 from pytest_behaviortrace.gates import Replicated, both_ways, contest
@@ -41,6 +41,7 @@ def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_dr
         floors.append(Floor(f"completions for {name}", len(pairs_of(bt_case, spans, kind)), LEAST_SPANS))
     gates.append(beyond_controls(bt_case, spans, scores))
     decision = decide(gates, floors, chance=CHANCE, n=len(pairs_of(bt_case, spans, MATCHED)))
+    bt_case.show(lambda: showing.span_scores(scores, {k: pairs_of(bt_case, spans, k) for k in (MATCHED, CONTROL)}))
     cosines = f"target cosine in-context {spans.cosine_in_context:+.3f}"
     if spans.cosine_constructed is not None:
         cosines += f", constructed {spans.cosine_constructed:+.3f}"

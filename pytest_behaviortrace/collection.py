@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import traceback
+import warnings
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 from pytest_behaviortrace import scope
 from pytest_behaviortrace.checklist import PREFIX, Check, RowSpec, checks_dir
+from pytest_behaviortrace.exhibit import Exhibit
 from pytest_behaviortrace.session import GradingSession
 from pytest_behaviortrace.verdict import ClaimFailed, Decision, Inconclusive, NotApplicable, Verdict
 
@@ -76,6 +78,8 @@ class CheckItem(pytest.Item):
 
     check: Check
     spec: RowSpec
+    exhibit: Exhibit | None = None
+    """What the row shows, where someone wants it."""
 
     def runtest(self) -> None:
         """Run the row, training first what is missing.
@@ -86,6 +90,7 @@ class CheckItem(pytest.Item):
 
         grading = self.config.stash[GRADING]
         self.user_properties.clear()
+        self.exhibit = None
         case: Any = None
         try:
             case = grading.case(self.spec, lambda: training_display(self.config))
@@ -104,7 +109,12 @@ class CheckItem(pytest.Item):
         self._record(Verdict.PASS, case, case.decision.reason)
 
     def amend(self, report: pytest.TestReport, error: BaseException | None) -> None:
-        """Let a report say what pytest cannot know: the reason of a skip, and that a failure was expected."""
+        """Let a report say what pytest cannot know: the reason of a skip, that a failure was expected, what is shown.
+
+        The last is an attribute and no user property, which JUnit's report would print.
+        """
+        if report.when == "call" and self.exhibit:
+            report.bt_exhibit = self.exhibit  # type: ignore[attr-defined]
         expected = dict(self.user_properties).get("bt_expected_failure")
         if report.skipped:
             report.longrepr = self.repr_skip()
@@ -124,6 +134,17 @@ class CheckItem(pytest.Item):
         for name, value in found.items():
             if (plain := _plain(value)) is not None:
                 self.user_properties.append((f"bt_{name}", plain))
+        if case is not None and self.config.stash[GRADING].settings.exhibits:
+            self.exhibit = self._shown(case)
+
+    def _shown(self, case: Any) -> Exhibit | None:
+        """What the row shows. Where that cannot be gathered it is told, and the row stays as it is."""
+        try:
+            shown: Exhibit = case.exhibit()
+        except Exception as error:
+            warnings.warn(f"{self.spec.id} shows nothing in the report: {sentence(error)}", stacklevel=1)
+            return None
+        return shown
 
     def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
         """File and line of the check, and the row's name."""

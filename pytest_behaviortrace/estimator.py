@@ -88,7 +88,13 @@ class TooSlow(EstimatorError):
 
 @runtime_checkable
 class Estimator(Protocol):
-    """One float per item of the problem, higher = more responsible for the behaviour."""
+    """One float per item of the problem, higher = more responsible for the behaviour.
+
+    An estimator may have a method `token_scores(problem)` as well: one array per item, a finite number per completion
+    token. Reports that show rollouts shade their tokens with it, and nothing is decided from it. It is called once a
+    seed, only when such a report was asked for, with a problem of the few rollouts shown (the target and the reference
+    set are the whole run's), under the same `needs` and time limit; not under --bt-isolate.
+    """
 
     def __call__(self, problem: AttributionProblem, /) -> NDArray[np.floating[Any]]: ...
 

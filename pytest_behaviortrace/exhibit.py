@@ -5,14 +5,31 @@ All of it is JSON-ready; numbers are rounded and lists thinned (`POINTS`), becau
 
 from __future__ import annotations
 
+import math
 from typing import TypedDict
 
 POINTS = 400
 """Most entries of a list of points."""
+DIGITS = 4
+"""Significant digits of a number."""
+
+
+def plain(number: float) -> float | None:
+    """The number as it travels; None where it is not finite."""
+    return float(f"{number:.{DIGITS}g}") if math.isfinite(number) else None
+
+
+def thinned(n: int, most: int = POINTS) -> list[int]:
+    """At most so many places of a list of n, evenly spread, the first and the last among them."""
+    return list(range(n)) if n <= most else [round(i * (n - 1) / (most - 1)) for i in range(most)]
 
 
 class GateShown(TypedDict):
-    """One gate of the row's decision; a gate with a control is a paired difference."""
+    """One gate of the row's decision; a gate with a control is a paired difference.
+
+    Where every seed and draw must bear a claim out (seed_stability), each of them is shown as a gate too, and it is the
+    estimate alone that must lie above the bar.
+    """
 
     name: str
     estimate: float | None
@@ -71,16 +88,19 @@ class Viewed(TypedDict):
     score: float
     step: int
     advantage: float
-    reward: float
+    reward: float | None
+    """None where the trainer had none."""
     fluency: float
     """Mean log-probability per token, nats."""
     prompt: str
     tokens: list[str]
+    """Joined, they are the completion: special tokens are empty, and a character that takes several tokens stands in
+    the first of them."""
     behavior: list[bool]
     """By token."""
     token_scores: list[float] | None
     truth: bool | None
-    """Whether it is ground truth; None where nobody knows."""
+    """Whether it is ground truth; None where nobody knows (a recorded run)."""
     decoy: bool | None
     lookalike: bool | None
 
@@ -93,8 +113,9 @@ class FluencyCloud(TypedDict):
     residual: list[float]
     shown: list[bool]
     """Whether the sibling shows the behaviour."""
-    raw_auc: float
-    residual_auc: float
+    raw_auc: float | None
+    residual_auc: float | None
+    """None where there is nothing to compare."""
 
 
 class SpanScores(TypedDict):

@@ -45,7 +45,7 @@ def headroom(evidence: EvidenceStore, seed: int) -> Decision:
     decision = decide([Gate("planted minus null s_b", gap)], floors, chance=0.0, n=int(truth.sum()))
     if decision.verdict is Verdict.FAIL:
         # No estimator is on trial here: a run without the planted effect decides nothing.
-        return Decision(Verdict.INCONCLUSIVE, decision.reason, gap.estimate, gap.low, gap.high, 0.0, n=decision.n)
+        return decision.but(Verdict.INCONCLUSIVE, decision.reason)
     return decision
 
 
@@ -67,7 +67,7 @@ def enough_evidence(evidence: EvidenceStore, seed: int) -> Decision:
         else f"enough evidence: {share.estimate:.0%} of siblings show the behaviour, {pairs:,} pairs in a draw at least"
     )
     verdict = Verdict.INCONCLUSIVE if short else Verdict.PASS
-    return Decision(verdict, reason, share.estimate, share.low, share.high, n=pairs)
+    return Decision(verdict, reason, share.estimate, share.low, share.high, n=pairs, floors=floors)
 
 
 def emergence(s_b: dict[str, dict[str, Sequence[float]]]) -> Interval:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,26 @@ def score(
     if isinstance(estimator, Isolated):
         answer = estimator.answer(problem, where, timeout)
         return Scored(_vouched(answer.scores, len(problem), where), answer.seconds, answer.peak_bytes)
+    raw, seconds, grown = called(
+        estimator, estimator, problem, where, timeout, watch_memory=watch_memory, compare_inputs=compare_inputs
+    )
+    return Scored(_vouched(raw, len(problem), where), seconds, grown)
+
+
+def called(
+    estimator: Estimator,
+    function: Callable[[AttributionProblem], Any],
+    problem: AttributionProblem,
+    where: str,
+    timeout: float | None = None,
+    *,
+    watch_memory: bool = True,
+    compare_inputs: bool = True,
+) -> tuple[Any, float, int]:
+    """What a function of the estimator returns for what it declared of the problem, and what that cost, as in `Scored`.
+
+    Raises `EstimatorError`, starting with `where`, as `score` does; what comes back has not been looked at.
+    """
     try:
         scoped = problem.scoped(needs_of(estimator))
     except EstimatorError as error:
@@ -73,7 +93,7 @@ def score(
         start = time.perf_counter()
         try:
             with _global_state_kept(), _deadline(timeout):
-                raw = estimator(scoped)
+                raw = function(scoped)
         except _TooSlow:
             raise TooSlow(f"{where} took longer than {timeout:g} s (--bt-estimator-timeout)") from None
         except UndeclaredAccess as error:
@@ -91,7 +111,7 @@ def score(
         raise EstimatorError(f"{where} read something it does not declare: problem.{scoped.undeclared[0]}")
     if compare_inputs and _digest(scoped) != before:
         raise InputsChanged(f"{where} changed the arrays it was given; copy before writing")
-    return Scored(_vouched(raw, len(problem), where), seconds, grown[0])
+    return raw, seconds, grown[0]
 
 
 def _vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pytest_behaviortrace.estimator import Estimator, EstimatorError
-from pytest_behaviortrace.verdict import Decision
+from pytest_behaviortrace.exhibit import Exhibit, FloorShown, GateShown, plain
+from pytest_behaviortrace.verdict import Decision, Floor, Gate
 
 _T = TypeVar("_T")
 
@@ -40,6 +41,7 @@ class Trial:
         self.decision: Decision | None = None
         self.seconds = 0.0
         self.peak_bytes = 0
+        self._offers: list[Callable[[], Exhibit]] = []
 
     @property
     def component(self) -> str:
@@ -52,6 +54,29 @@ class Trial:
         self.seconds += seconds
         self.peak_bytes = max(self.peak_bytes, peak_bytes)
 
+    def show(self, make: Callable[[], Exhibit]) -> None:
+        """Offer something to look at beside the numbers.
+
+        `make` is called once the row has ended, and only if a report with pictures was asked for: nothing is decided
+        from it. Gates it brings stand behind those of the decision.
+        """
+        self._offers.append(make)
+
+    def exhibit(self) -> Exhibit:
+        """Gates and floors of the decision, and everything that the check offered to show."""
+        gates = [gate_shown(gate) for gate in self.decision.gates] if self.decision is not None else []
+        floors = [floor_shown(floor) for floor in self.decision.floors] if self.decision is not None else []
+        found = Exhibit()
+        for make in self._offers:
+            offered = make()
+            gates += offered.pop("gates", [])
+            found.update(offered)
+        if gates:
+            found["gates"] = gates
+        if floors:
+            found["floors"] = floors
+        return found
+
     def conclude(self, decision: Decision, *, remark: str = "") -> None:
         """Record the row's decision and end the check with it: return on pass, raise the outcome otherwise.
 
@@ -60,3 +85,26 @@ class Trial:
         __tracebackhide__ = True
         self.decision = decision.remarking(remark)
         self.decision.raise_outcome()
+
+
+def gate_shown(gate: Gate) -> GateShown:
+    """A gate as it is shown."""
+    interval = gate.interval
+    return GateShown(
+        name=gate.name,
+        estimate=plain(interval.estimate),
+        low=plain(interval.low),
+        high=plain(interval.high),
+        bar=float(gate.bar),
+        cap=float(gate.cap),
+        least=plain(gate.least),
+        control=gate.control,
+        control_estimate=None if gate.control_estimate is None else plain(gate.control_estimate),
+        holds=bool(gate.holds),
+        contradicted=bool(gate.contradicted),
+    )
+
+
+def floor_shown(floor: Floor) -> FloorShown:
+    """A floor as it is shown."""
+    return FloorShown(name=floor.name, have=float(floor.have), need=float(floor.need))

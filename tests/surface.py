@@ -36,6 +36,13 @@ class Case:
         self.decision = decision
         decision.raise_outcome()
 
+    def exhibit(self):
+        with open(HERE / "gathered", "a") as gathered:
+            gathered.write(f"{{os.getpid()}} {{self.name}}\\n")
+        if self.name == "mixed":
+            raise ValueError("no picture today")
+        return {{"floors": [{{"name": f"floor of {{self.name}} {{self.seed}}", "have": 1.0, "need": 0.5}}]}}
+
 class Grader:
     def case(self, *row):
         return Case(self, *row)

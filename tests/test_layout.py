@@ -86,7 +86,7 @@ def test_only_the_surface_touches_pytest(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("checks.test_")])
 def test_checks_point_down(name: str) -> None:
     allowed = {"grading", "verdict", "statistics", "problem", "gates", "estimator", "evidence", "headroom", "checks"}
-    allowed |= {"trial", "stress", "properties", "rows"}
+    allowed |= {"trial", "stress", "properties", "rows", "exhibit", "showing", "viewer"}
     ours = {m.split(".")[1] for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
     assert ours <= allowed
 

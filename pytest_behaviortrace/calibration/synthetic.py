@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -134,7 +135,7 @@ class SyntheticEvidence(EvidenceStore):
         return Rollouts(
             ("rollouts", seed, plant), problem, run.window[order], (run.boosted & own)[order],
             (run.boosted & (run.subject == 1))[order], (own & run.shown & run.window & ~run.eligible)[order],
-            own[order], np.asarray(topic, np.float32),
+            own[order], np.asarray(topic, np.float32), order,
         )  # fmt: skip
 
     @kept
@@ -206,10 +207,7 @@ class SyntheticEvidence(EvidenceStore):
         spanned = base.problem.replacing(
             span_gradients=lambda: base.problem.gradients, carried=Needs(gradients=True, spans=True)
         )
-        labelled = Rollouts(
-            base.key, spanned, base.window, base.truth, base.decoy, base.lookalike, base.own_prompt, base.topic
-        )
-        return canaries.canaries(self, seed, labelled, per_block, least_share)
+        return canaries.canaries(self, seed, replace(base, problem=spanned), per_block, least_share)
 
     def _untrained(
         self, kind: Any, seed: int, draw: int, items: Items, rows: F32, group: NDArray[np.int64],

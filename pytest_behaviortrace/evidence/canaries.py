@@ -56,8 +56,9 @@ def canaries(source: Source, seed: int, base: Rollouts | Training, per_block: in
     order = source.shuffler(seed, CANARY_STREAM, 2).permutation(len(base.problem) + norms.size)  # place says nothing
     rows = made.reshape(-1, len(target)).astype(np.float32)
     problem = _appended(source, seed, base.problem, rows, norms.ravel(), order)
-    place = np.argsort(order)[len(base.problem) + np.arange(norms.size)].reshape(norms.shape)
-    return Canaries(("canaries", seed), problem, heavy, place[:, 0], place[:, 1])
+    base_place, place = np.split(np.argsort(order), [len(base.problem)])
+    place = place.reshape(norms.shape)
+    return Canaries(("canaries", seed), problem, heavy, place[:, 0], place[:, 1], base_place)
 
 
 def _direction(rng: np.random.Generator, count: int, part: slice) -> NDArray[np.float64]:

@@ -30,6 +30,8 @@ class Rollouts:
     own_prompt: BoolArray
     topic: F32
     """(K,): mean gradient of behaviour-free siblings of the probes of the behaviour asked for, less the target."""
+    row: IntArray
+    """Row of each item in the run's table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +116,8 @@ class Canaries:
     """(blocks, canaries): item index of the canaries that carry the target's gradient in their block."""
     negative: IntArray
     """(blocks, canaries): the same noise with a random direction in the block."""
+    base: IntArray
+    """(n,): item index of each training rollout, in the order of the rollouts' own problem."""
 
 
 @dataclass(frozen=True, eq=False)

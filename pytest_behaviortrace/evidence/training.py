@@ -46,6 +46,7 @@ def rollouts(source: Source, seed: int, asked: Plant) -> Rollouts:
         (own & shown & window & ~eligible)[order],
         own[order],
         source.topic(seed, asked.name),
+        order,
     )
 
 

@@ -15,6 +15,7 @@ from check_doubles import OwnGradients
 from check_rows import CHECKS, Outcome, run_row
 
 from pytest_behaviortrace import __main__
+from pytest_behaviortrace.checklist import RowSpec
 from pytest_behaviortrace.estimator import NotServed
 from pytest_behaviortrace.estimators import controls, gradient
 from pytest_behaviortrace.evidence.recorded import RecordedEvidence
@@ -144,3 +145,15 @@ def test_failures_on_the_embedded_run_are_warnings(
     out = capsys.readouterr().out
     assert "warning: norm-only fails gradient_magnitude on the embedded run, where the cause is known" in out
     assert "named by both: 5 of 5 with norm-only" in out
+
+
+def test_the_viewer_shows_the_recorded_texts_token_by_token(evidence: RecordedEvidence) -> None:
+    case = Grader.on_recorded(evidence).case("gas", gradient.gas, 0)
+    CHECKS["coverage"].run(RowSpec("test_coverage", "gas", 0, recorded=True), case)
+    rollouts, texts = case.exhibit()["rollouts"], evidence.run.table["completion_text"]
+    assert len(rollouts) == 20
+    assert {"".join(one["tokens"]) for one in rollouts} <= set(texts)
+    for one in rollouts:
+        marked = "".join(token for token, mark in zip(one["tokens"], one["behavior"], strict=True) if mark)
+        assert marked.replace(" ", "") == BEHAVIOR * one["tokens"].count("XB")
+    assert sum(any(one["behavior"]) for one in rollouts) > 10
