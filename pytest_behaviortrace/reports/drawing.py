@@ -52,8 +52,8 @@ def matplotlib_at_hand() -> Iterator[None]:
             import matplotlib
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
-            for name, value in SETTINGS.items():
-                matplotlib.rcParams[name] = value
+            settings: Any = matplotlib.rcParams
+            settings.update(SETTINGS)
             yield
 
 

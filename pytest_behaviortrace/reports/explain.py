@@ -69,9 +69,9 @@ CHECKS = {
         "Fluency control",
         "Does it still rank fresh completions that show the behaviour above those that do not, once fluency (how "
         "likely the model finds a text) is taken out?",
-        "In each pair left the scores as they came, right with fluency taken out. Large blue dots show the "
-        "behaviour, small orange ones do not; the ticks at the right edge are their medians. If only fluency carried the score, the colours "
-        "would mix on the right.",
+        "In each pair left the scores as they came, right with fluency taken out. Large blue dots show the behaviour, "
+        "small orange ones do not; the ticks at the right edge are their medians. If only fluency carried the score, "
+        "the colours would mix on the right.",
     ),
     "test_reward_control": About(
         "Reward control",

@@ -166,10 +166,8 @@ def statistic_figure(sheet: Sheet, groups: Sequence[Group], subject: str) -> str
 def _common_words(names: Sequence[str]) -> str:
     """The words that all names begin with."""
     first, *others = [name.split(" ") for name in names]
-    same = list(
-        itertools.takewhile(lambda at: all(o[: at + 1] == first[: at + 1] for o in others), range(len(first) - 1))
-    )
-    return " ".join(first[: len(same)])
+    same = itertools.takewhile(lambda words: len(set(words)) == 1, zip(first, *others, strict=False))
+    return " ".join(words[0] for words in same)
 
 
 def margin_figure(sheet: Sheet, groups: Sequence[Group], subject: str) -> str:
