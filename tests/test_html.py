@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 from exhibited import bare, scorecard
@@ -206,6 +203,25 @@ def test_fifteen_estimators_with_everything_stay_under_three_megabytes():
     assert len(html.render(card).encode("utf-8")) < 3_000_000
 
 
+def test_very_many_estimators_get_tables_and_a_sentence_in_place_of_pictures(monkeypatch, card):
+    monkeypatch.setattr(html, "PICTURED", 1)
+    text = html.render(card)
+    first, second = text.split('id="e0"')[1].split('id="e1"')
+    assert first.count("<svg") > 10
+    assert "<svg" not in second
+    assert "Pictures are drawn for the first 1 estimators" in second
+    assert 'id="r0"' in text
+
+
+def test_a_number_that_json_does_not_know_is_none(card):
+    row = next(row for row in card.rows if "rollouts" in card.exhibits.get(row.id, {}))
+    rollout = {**card.exhibits[row.id]["rollouts"][0], "reward": math.nan, "token_scores": [math.inf] * 20}
+    data = viewer.rankings(replace(card, exhibits={row.id: {"rollouts": [rollout]}}))
+    assert data[0]["rollouts"][0]["reward"] is None
+    assert data[0]["rollouts"][0]["scores"] == [None] * 20
+    viewer.script_json(data)
+
+
 def test_long_rankings_show_their_first_rollouts(card):
     everything = viewer.rankings(card)
     assert [len(ranking["rollouts"]) for ranking in everything] == [6] * 6
@@ -261,72 +277,3 @@ def test_tables_have_scopes_and_the_page_has_landmarks(text):
     assert page.of("a")[0]["class"] == "skip"
     boxes = [a for _, a in page.elements if a.get("class") == "scroll"]
     assert all(a["tabindex"] == "0" and a["aria-label"] for a in boxes)
-
-
-# -- colours -----------------------------------------------------------------------------------------------------------
-def themes() -> list[dict[str, str]]:
-    """The variables of the light theme and of the two places that set the dark one."""
-    style = Page(html.render(scorecard((), points=1))).raw["style"][0]
-    blocks = [block for block in re.findall(r"\{([^{}]*)\}", style) if "--bg:" in block]
-    return [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block)) for block in blocks]
-
-
-def contrast(first: str, second: str) -> float:
-    """WCAG 2.2's contrast ratio."""
-
-    def luminance(colour: str) -> float:
-        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def test_text_and_marks_stand_out_in_both_themes():
-    light, dark, toggled = themes()
-    assert dark == toggled
-    assert set(light) == set(dark)
-    for theme in (light, dark):
-        for kind in ("pass", "fail", "open", "none", "error"):
-            assert contrast(theme[f"{kind}-bg"], theme[f"{kind}-ink"]) >= 4.5, kind
-        for name in ("ink", "muted", "link", "blue", "orange", "green", "purple", "pass", "fail", "inconclusive"):
-            assert contrast(theme["bg"], theme[name]) >= 4.5, name
-        assert contrast(theme["raised"], theme["muted"]) >= 4.5
-        assert contrast(theme["shade"], theme["ink"]) >= 4.5
-
-
-# -- matplotlib --------------------------------------------------------------------------------------------------------
-def test_drawing_writes_no_file_and_changes_no_setting(tmp_path):
-    """In a new process with an empty home: not even matplotlib's font list and folders, and no pyplot."""
-    home, temporary = tmp_path / "home", tmp_path / "tmp"
-    home.mkdir()
-    temporary.mkdir()
-    (home / ".config" / "matplotlib").mkdir(parents=True)
-    (home / ".config" / "matplotlib" / "matplotlibrc").write_text("lines.linewidth: 7\naxes.facecolor: red\n")
-    code = """
-import os, sys
-from exhibited import scorecard
-from pytest_behaviortrace.reports import html
-before = dict(os.environ)
-text = html.render(scorecard(("gas",), points=20, rollouts=2))
-import matplotlib
-assert matplotlib.rcParams["lines.linewidth"] == 7, "the user's own settings are lost"
-assert matplotlib.get_configdir() == os.path.expanduser("~/.config/matplotlib")
-assert "matplotlib.pyplot" not in sys.modules
-assert dict(os.environ) == before
-print(len(text), "stroke-width: 7" in text)
-"""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MPL", "MATPLOTLIB", "XDG_"))}
-    environment = {**kept, "HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parent)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[1] == "False"
-    assert sorted(p for p in home.rglob("*") if p.is_file()) == [home / ".config" / "matplotlib" / "matplotlibrc"]
-    assert list(temporary.iterdir()) == []
-
-
-def test_a_grading_session_loads_neither_matplotlib_nor_jinja():
-    code = "import sys, pytest_behaviortrace.plugin, pytest_behaviortrace.session\n"
-    code += "assert not {'matplotlib', 'jinja2'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -239,8 +239,8 @@ def test_the_keyboard_reaches_everything(opened):
     while "rollout" not in reached and len(reached) < 500:
         press(opened, Keys.TAB)
         name, outline = opened.execute_script(
-            "const a = document.activeElement; return [a.id || a.getAttribute('href') || a.getAttribute('aria-label') ||"
-            " a.tagName, getComputedStyle(a).outlineStyle]"
+            "const a = document.activeElement, said = a.getAttribute('href') || a.getAttribute('aria-label');"
+            "return [a.id || said || a.tagName, getComputedStyle(a).outlineStyle]"
         )
         assert outline != "none", name
         assert name != "BODY", "the page ends before the viewer"

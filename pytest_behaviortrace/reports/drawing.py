@@ -76,8 +76,8 @@ def _import_aside() -> None:
 
 def _users_matplotlibrc() -> Path:
     if sys.platform.startswith(("linux", "freebsd")):
-        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "matplotlib" / "matplotlibrc"
-    return Path.home() / ".matplotlib" / "matplotlibrc"
+        return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "matplotlib", "matplotlibrc")
+    return Path(os.path.expanduser("~/.matplotlib"), "matplotlibrc")
 
 
 class Sheet:

@@ -108,6 +108,22 @@ CHECKS = {
 }
 """By check, in the words of the reader."""
 
+WORDS = {
+    "rollout": "one answer that the model gave during training, with its reward",
+    "advantage": "how much better a rollout was rewarded than the others to the same prompt; it scales the update",
+    "fluency": "mean log-probability of a text's tokens: how likely the model finds it",
+    "seed": "one training run with the bonus and its twin without",
+    "draw": "a set of fresh answers (siblings) of the trained model, on which nothing was trained",
+    "AUC": "share of pairs, one that should rank higher and one that should not, in the right order; chance is 0.5",
+    "precision": "share of paid rollouts among the k highest-ranked",
+    "control": "a score that looks at no cause; an estimator must beat it: norm-only (size of the gradient), "
+    "update-magnitude (size of the gradient times the advantage), advantage, fluency, length, step, topic, and their "
+    "mixture in the weights that serve them best",
+}
+"""The words that figures and tables use."""
+
+TOO_MANY = "Pictures are drawn for the first {} estimators; a report of this one alone has its pictures."
+
 NO_PICTURE = {
     "test_stress": "These rows test properties on drawn problems; a property holds or is violated, so there is no "
     "number to draw. The table has them all.",

@@ -23,6 +23,8 @@ DOTS = 60_000
 """Dots that all clouds of a report share; a dot takes about 12 bytes."""
 FEWEST, MOST = 60, 400
 """Dots of one cloud."""
+PICTURED = 15
+"""Estimators that get pictures, in the order asked for: more would make a page that no browser likes to open."""
 
 
 def render(scorecard: Scorecard) -> str:
@@ -74,6 +76,7 @@ def _page(scorecard: Scorecard, sheet: Sheet) -> dict[str, Any]:
         "run_checks": _checks(scorecard, None, illustrator),
         "tables": matrix.tables(scorecard),
         "row_meaning": explain.ROW_MEANING,
+        "words": explain.WORDS,
         "anchor": lambda row: f"r{numbers[row.id]}",
         "rankings": rankings,
         "viewer_data": Markup(viewer.script_json(rankings)),
@@ -98,17 +101,18 @@ def _estimator(scorecard: Scorecard, name: str, illustrator: _Illustrator) -> di
 
 def _checks(scorecard: Scorecard, name: str | None, illustrator: _Illustrator) -> list[dict[str, Any]]:
     """The checks of an estimator (of the run itself: None), each with its pictures and its rows."""
-    prefix = "run" if name is None else f"e{scorecard.estimators.index(name)}"
+    number_of = 0 if name is None else scorecard.estimators.index(name)
+    prefix, drawn = ("run" if name is None else f"e{number_of}"), number_of < PICTURED
     return [
         {
             "id": f"{prefix}-c{number}",
             "about": explain.about(check),
             "counts": terminal.counts(rows),
             "refuted": scorecard.refuted.get((name or "", check), ""),
-            "pictures": [Markup(picture) for picture in illustrator.pictures(check, rows)],
-            "thinned": illustrator.thinned(rows),
-            "intervals": [Markup(picture) for picture in illustrator.intervals(check, rows)],
-            "no_picture": _no_picture(check, rows),
+            "pictures": [Markup(picture) for picture in illustrator.pictures(rows if drawn else [])],
+            "thinned": illustrator.thinned(rows) if drawn else "",
+            "intervals": [Markup(picture) for picture in illustrator.intervals(check, rows if drawn else [])],
+            "no_picture": _no_picture(check, rows) if drawn else explain.TOO_MANY.format(PICTURED),
             "rows": [_row(row, scorecard.exhibits.get(row.id, Exhibit())) for row in rows],
         }
         for number, (check, rows) in enumerate(scorecard.by_check(name).items())
@@ -155,7 +159,7 @@ class _Illustrator:
         if groups := intervals.margins(rows, self._exhibits):
             yield intervals.margin_figure(self._sheet, groups, f"{title}: difference to each control")
 
-    def pictures(self, check: str, rows: Sequence[Row]) -> Iterator[str]:
+    def pictures(self, rows: Sequence[Row]) -> Iterator[str]:
         """The check's own pictures, one per row that has something to show."""
         for row in rows:
             exhibit, where = self._exhibits.get(row.id, Exhibit()), intervals.where(row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,12 +56,18 @@ def _ranking(row: Row, exhibit: Exhibit, most: int) -> dict[str, Any]:
 def _rollout(rollout: Viewed) -> Mapping[str, Any]:
     scores = rollout["token_scores"]
     return {
-        **{name: rollout[name] for name in ("rank", "score", "step", "advantage", "reward", "fluency", "prompt")},
+        **{name: rollout[name] for name in ("rank", "step", "prompt")},
+        **{name: _finite(rollout[name]) for name in ("score", "advantage", "reward", "fluency")},
         "tokens": rollout["tokens"],
         "behavior": [number for number, is_behavior in enumerate(rollout["behavior"]) if is_behavior],
-        "scores": None if scores is None else [float(f"{score:.3g}") for score in scores],
+        "scores": None if scores is None else [_finite(float(f"{score:.3g}")) for score in scores],
         "kind": kind(rollout),
     }
+
+
+def _finite(number: float) -> float | None:
+    """JSON knows no NaN, which the reward of something that was never rewarded is."""
+    return number if math.isfinite(number) else None
 
 
 def kind(rollout: Viewed) -> str:

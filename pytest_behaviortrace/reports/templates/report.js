@@ -74,7 +74,7 @@
     byId("position").replaceChildren(make("span", `Rank ${rollout.rank} (${at + 1} of ${count} shown) `));
     if (rollout.kind) byId("position").append(make("span", rollout.kind, `chip ${KINDS[rollout.kind][1] || "v-na"}`));
     byId("figures").replaceChildren(
-      figure("score", Number(rollout.score).toPrecision(4)), figure("step", String(rollout.step)),
+      figure("score", rollout.score === null ? "–" : rollout.score.toPrecision(4)), figure("step", String(rollout.step)),
       figure("advantage", fixed(rollout.advantage, 2)), figure("reward", fixed(rollout.reward, 2)),
       figure("fluency (nats a token)", fixed(rollout.fluency, 2)));
     byId("prompt").textContent = rollout.prompt;
