@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -55,7 +56,7 @@ def test_drawing_writes_no_file_and_changes_no_setting(tmp_path):
     (home / ".config" / "matplotlib").mkdir(parents=True)
     (home / ".config" / "matplotlib" / "matplotlibrc").write_text("lines.linewidth: 7\naxes.facecolor: red\n")
     code = """
-import os, sys
+import hashlib, os, sys
 from exhibited import scorecard
 from pytest_behaviortrace.reports import html
 before = dict(os.environ)
@@ -65,13 +66,22 @@ assert matplotlib.rcParams["lines.linewidth"] == 7, "the user's own settings are
 assert matplotlib.get_configdir() == os.path.expanduser("~/.config/matplotlib")
 assert "matplotlib.pyplot" not in sys.modules
 assert dict(os.environ) == before
-print(len(text), "stroke-width: 7" in text)
+print(hashlib.sha256(text.encode()).hexdigest())
 """
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MPL", "MATPLOTLIB", "XDG_"))}
-    environment = {**kept, "HOME": str(home), "TMPDIR": str(temporary), "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {
+        **kept,
+        "HOME": str(home),
+        "TMPDIR": str(temporary),
+        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONHASHSEED": "7",
+    }
     done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[1] == "False"
+    here = html.render(scorecard(("gas",), points=20, rollouts=2))
+    assert done.stdout.strip() == hashlib.sha256(here.encode()).hexdigest(), (
+        "the same bytes whatever the user's settings"
+    )
     assert sorted(p for p in home.rglob("*") if p.is_file()) == [home / ".config" / "matplotlib" / "matplotlibrc"]
     assert list(temporary.iterdir()) == []
 

@@ -60,7 +60,7 @@ def where(row: Row) -> str:
     if known:
         return ", ".join(known)
     text = place(row)
-    return "the run" if text == "run" else text.removeprefix("run-").replace("-", " ")
+    return "the run" if text == "run" else text.removeprefix("run-").replace("-", " ").replace("auc", "AUC")
 
 
 def gates_of(row: Row, exhibit: Exhibit | None) -> list[GateShown]:
@@ -214,8 +214,8 @@ def _draw(ax: Axes, mark: Mark, y: float, small: bool = False) -> None:
     if mark.state == "open":
         dots(ax, [(mark.estimate, y)], "panel", size - 2.8)
     elif mark.state == "contradicted":
-        half = 3.2 if small else 5.0
-        line(ax, [mark.estimate] * 2, [y - half, y + half], colour, 2)
+        half = 5.0 if small else 7.0
+        line(ax, [mark.estimate] * 2, [y - half, y + half], colour, 1.6)
 
 
 def _sentence(group: Group, signed: bool = False) -> str:
