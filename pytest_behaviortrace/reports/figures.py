@@ -74,6 +74,7 @@ def precision(sheet: Sheet, shown: PrecisionAtK, place: str) -> str:
         if name != "perfect":
             line(ax, k_drawn, values, colours[name], 2.2 if name == "estimator" else 1.2)
         ends.append((values[-1], name, colours[name]))
+    ends.sort(key=lambda end: end[1] == "perfect")  # where another ends on it, its label stands above
     dots(ax, [(at, _at(k, shown["precision"], at))], "blue", 8)
     for y, (_, text, colour) in zip(_spread([end for end, *_ in ends], 0.072), ends, strict=True):
         say(ax, right * 1.03, y, text, colour)
