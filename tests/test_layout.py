@@ -115,9 +115,22 @@ def test_statistics_knows_no_run(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("reports.")])
 def test_reports_point_at_the_scorecard(name: str) -> None:
     ours = {m for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
-    assert ours <= {f"pytest_behaviortrace.{name}" for name in ("scorecard", "exhibit", "ranked", "reports", "verdict")}
+    below = {f"pytest_behaviortrace.{name}" for name in ("scorecard", "exhibit", "ranked", "reports", "verdict")}
+    assert {m for m in ours if not m.startswith("pytest_behaviortrace.reports.")} <= below
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_pictures_are_drawn_for_the_html_report_only(name: str) -> None:
+    """matplotlib and jinja2 are slow to import: no other report, and no session without one, loads them."""
+    found = imports(MODULES[name])
+    if name != "reports.drawing" and not name.startswith(PICTURES):
+        assert not {module.split(".")[0] for module in found} & {"matplotlib", "jinja2", "markupsafe"}
+    assert not {module for module in found if module.startswith("matplotlib.pyplot")}
+    if name not in PICTURES:
+        assert not found & {f"pytest_behaviortrace.{module}" for module in PICTURES}
+
+
+PICTURES = tuple(f"reports.{name}" for name in ("html", "figures", "intervals", "drawing", "matrix", "viewer"))
 RANKING = ("ranked", "ranking", "rank_command", "standing", "reports.ranking")
 
 

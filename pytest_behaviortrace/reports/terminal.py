@@ -75,7 +75,7 @@ def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bo
         for check, rows in checks.items():
             refuted = scorecard.refuted.get((name or "", check), "")
             yield from _check(check, rows, name or scorecard.estimators[0], refuted, options, width, verbose)
-    for remark in (NO_TRUTH if run is not None else "", _luck(scorecard)):
+    for remark in (NO_TRUTH if run is not None else "", luck(scorecard)):
         if remark:
             yield Line("")
             yield from (Line(line) for line in _wrapped(remark, width))
@@ -87,13 +87,14 @@ def _title(scorecard: Scorecard, estimator: str | None) -> Line:
     verdict = scorecard.checklist_verdict(estimator)
     missing, rows = scorecard.missing(estimator), scorecard.of(estimator)
     ran = f"{len(rows)} of {len(rows) + missing} rows" if missing else f"{len(rows)} rows"
-    text = f"{estimator}: {verdict.upper()} ({ran}: {_counts(rows)})"
+    text = f"{estimator}: {verdict.upper()} ({ran}: {counts(rows)})"
     if (cost := scorecard.costs.get(estimator)) is not None:
         text += f"; its own time {cost.seconds:.2f} s, memory +{cost.peak_bytes / 1e6:.0f} MB"
     return Line(text, COLOURS[verdict], bold=True)
 
 
-def _counts(rows: Sequence[Row]) -> str:
+def counts(rows: Sequence[Row]) -> str:
+    """How many rows have each verdict, best first."""
     parts = []
     for verdict in reversed(SEVERITY):
         those = [row for row in rows if row.verdict == verdict]
@@ -109,7 +110,7 @@ def _check(
     applicable = [row for row in rows if row.verdict != "n/a"]
     row = worst(applicable or rows)
     same = sum(r.verdict == row.verdict for r in rows)
-    head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {_place(row):<16} "
+    head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {place(row):<16} "
     yield Line((head + _numbers(row)).rstrip(), COLOURS[row.verdict])
     yield from (Line(line) for line in _wrapped(SPREAD.sub("", row.reason), width, INDENT))
     expected = next((r.expected_failure for r in rows if r.expected_failure is not None), None)
@@ -117,16 +118,16 @@ def _check(
         yield from (Line(line) for line in _wrapped(remark, width, INDENT))
     for other in applicable:
         if spread := SPREAD.search(other.reason):
-            yield from (Line(line) for line in _wrapped(f"{_place(other)}: {spread[1]}", width, INDENT))
+            yield from (Line(line) for line in _wrapped(f"{place(other)}: {spread[1]}", width, INDENT))
     absent = [r for r in rows if r.verdict == "n/a"] if applicable else []
     for reason in dict.fromkeys(r.reason for r in absent):
-        where = ", ".join(_place(r) for r in absent if r.reason == reason)
+        where = ", ".join(place(r) for r in absent if r.reason == reason)
         yield from (Line(line) for line in _wrapped(f"n/a: {where} ({reason})", width, INDENT))
     if verbose or row.verdict not in ("pass", "n/a"):
         yield Line(f"{INDENT}rerun: {command(row, estimator, options)}")
 
 
-def _place(row: Row) -> str:
+def place(row: Row) -> str:
     """Seed, draw and component of a row, as in its id."""
     return row.id.partition("[")[2].removesuffix("]").removeprefix(f"{row.estimator}-")
 
@@ -150,7 +151,8 @@ def command(row: Row, estimator: str, options: Sequence[str] = ()) -> str:
     return shlex.join(["pytest", f"--bt-estimator={row.estimator or estimator}", *options, row.id])
 
 
-def _luck(scorecard: Scorecard) -> str:
+def luck(scorecard: Scorecard) -> str:
+    """What a worthless score can pass by chance; empty where no such row ran."""
     on_trial = [row for row in scorecard.rows if row.estimator is not None and row.verdict != "n/a"]
     rows = sum(row.check not in CHANCE_FREE for row in on_trial)
     if not rows:
