@@ -109,20 +109,21 @@ def controls(case: Case, seed: int) -> dict[str, Replicated]:
     def make() -> dict[str, Replicated]:
         rollouts = case.evidence.rollouts(seed)
         found: dict[str, Replicated] = {}
-        columns = []
         for name, values in control_scores(case, rollouts).items():
-            found |= {name: excess(case, rollouts, values), f"-{name}": excess(case, rollouts, -values)}
-            columns.append(values[rollouts.window])
-        best = np.zeros(len(rollouts.window))
-        best[rollouts.window] = statistics.mixture_of_labels(columns, rollouts.truth[rollouts.window])
-        return found | {MIXTURE: excess(case, rollouts, best)}
+            found[name] = excess(case, rollouts, values)
+            if name != MIXTURE:
+                found[f"-{name}"] = excess(case, rollouts, -values)
+        return found
 
     return case.grader.memo(("magnitude controls", seed), make)
 
 
 def control_scores(case: Case, rollouts: Rollouts) -> dict[str, NDArray[np.float64]]:
-    """Score of every rollout by each control."""
-    return {name: case.control(name, rollouts.key, rollouts.problem) for name in CONTROLS}
+    """Score of every rollout by each control, and by their best mixture (0 outside of the window)."""
+    window, found = rollouts.window, {n: case.control(n, rollouts.key, rollouts.problem) for n in CONTROLS}
+    best = np.zeros(len(window))
+    best[window] = statistics.mixture_of_labels([v[window] for v in found.values()], rollouts.truth[window])
+    return found | {MIXTURE: best}
 
 
 def excess(case: Case, rollouts: Rollouts, scores: NDArray[np.float64]) -> Replicated:

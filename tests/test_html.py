@@ -222,6 +222,13 @@ def test_a_number_that_json_does_not_know_is_none(card):
     viewer.script_json(data)
 
 
+def test_a_draw_without_a_pair_has_a_cloud_and_no_auc(card):
+    id = next(id for id, exhibit in card.exhibits.items() if "fluency" in exhibit)
+    cloud = {**card.exhibits[id]["fluency"], "raw_auc": None, "residual_auc": None}
+    page = html.render(replace(card, exhibits={**card.exhibits, id: {**card.exhibits[id], "fluency": cloud}}))
+    assert "within-group AUC unknown" in page
+
+
 def test_long_rankings_show_their_first_rollouts(card):
     everything = viewer.rankings(card)
     assert [len(ranking["rollouts"]) for ranking in everything] == [6] * 6

@@ -107,14 +107,14 @@ def fluency(sheet: Sheet, cloud: FluencyCloud, place: str, most: int) -> str:
             if of_kind := [v for v, s in zip(values, cloud["shown"], strict=True) if s is shown]:
                 middle, (low, high) = statistics.median(of_kind), ax.get_xlim()
                 line(ax, [high, high + 0.06 * (high - low)], [middle, middle], colour, 3)
-        say(ax, 0, 1.04, f"{title}: AUC {auc:.2f}", transform=ax.transAxes, va="bottom")
+        say(ax, 0, 1.04, f"{title}: AUC {_number(auc, 2)}", transform=ax.transAxes, va="bottom")
         ax.set_xlabel("fluency (nats a token)", color=COLOURS["muted"], fontsize=SMALL, labelpad=2)
     say(axes[0], 0, 1.16, place, "muted", transform=axes[0].transAxes, va="bottom")
     return sheet.finish(
         figure,
         f"{place}. Fluency against score for {len(cloud['fluency'])} siblings, {sum(cloud['shown'])} of which show the "
-        f"behaviour (large dots). As scored, within-group AUC {cloud['raw_auc']:.3f}; after fluency is taken out "
-        f"{cloud['residual_auc']:.3f}; chance 0.5. {_medians(cloud)}",
+        f"behaviour (large dots). As scored, within-group AUC {_number(cloud['raw_auc'])}; after fluency is taken out "
+        f"{_number(cloud['residual_auc'])}; chance 0.5. {_medians(cloud)}",
     )
 
 
@@ -192,3 +192,8 @@ def _spread(positions: Sequence[float], gap: float) -> list[float]:
         for above, below in zip(order[::-1], order[-2::-1], strict=False):
             found[below] = min(found[below], found[above] - gap)
     return found
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    """Where no pair was there to compare, there is no number."""
+    return "unknown" if value is None else f"{value:.{digits}f}"

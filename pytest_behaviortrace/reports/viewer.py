@@ -65,9 +65,9 @@ def _rollout(rollout: Viewed) -> Mapping[str, Any]:
     }
 
 
-def _finite(number: float) -> float | None:
+def _finite(number: float | None) -> float | None:
     """JSON knows no NaN, which the reward of something that was never rewarded is."""
-    return number if math.isfinite(number) else None
+    return number if number is not None and math.isfinite(number) else None
 
 
 def kind(rollout: Viewed) -> str:
