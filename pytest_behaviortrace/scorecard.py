@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace.exhibit import Exhibit
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.baseline import Comparison
+
+SCHEMA = 2
+"""Of the JSON report."""
 
 CHECKLIST = (
     "test_headroom",
@@ -135,6 +141,10 @@ class Scorecard:
     """Sibling draws of each seed."""
     exhibits: Mapping[str, Exhibit] = field(default_factory=dict)
     """By row id, where a report with pictures was asked for."""
+    options: Sequence[str] = ()
+    """Flags beside the estimators that a command to rerun a row repeats."""
+    comparison: Comparison | None = None
+    """What got worse and better since a baseline; no part of the JSON report."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: row.id)))
