@@ -40,7 +40,8 @@ def test_defaults(settle, pytester):
 def test_every_flag(settle, pytester):
     settings = settle(
         "--bt-estimator=dot", "--bt-seeds=5", "--bt-draws", "1", "--bt-recipe=tiny", f"--bt-plant={SECOND}",
-        "--bt-cache-dir=there", "--bt-report=out/card.json", "--bt-report=card.HTML", "--bt-fail-on=inconclusive", "--bt-estimator-timeout=1.5",
+        "--bt-cache-dir=there", "--bt-report=out/card.json", "--bt-report=card.HTML", "--bt-fail-on=inconclusive",
+        "--bt-estimator-timeout=1.5",
     )  # fmt: skip
     assert settings.estimators == ("gas", "dot")
     assert (settings.seeds, settings.draws) == ((0, 1, 2, 3, 4), 1)

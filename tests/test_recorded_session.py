@@ -52,7 +52,19 @@ def test_a_session_on_a_recorded_run(pytester: pytest.Pytester, recorded: Path) 
         ]
     )
     report = json.loads((pytester.path / "card.json").read_text(encoding="utf-8"))
-    assert list(report) == "schema suite recipe run plant draws versions seeds checklist summary rows".split()
+    assert list(report) == [
+        "schema",
+        "suite",
+        "recipe",
+        "run",
+        "plant",
+        "draws",
+        "versions",
+        "seeds",
+        "checklist",
+        "summary",
+        "rows",
+    ]
     assert (report["schema"], report["recipe"], report["plant"], report["seeds"]) == (2, None, None, [])
     run = report["run"]
     assert (run["path"], run["manifest_sha256"], run["behavior"]) == ("myrun", sha, world.BEHAVIOR)

@@ -98,7 +98,19 @@ def test_on_a_recorded_run_passed_means_on_this_run():
     assert "no verdict here says that an estimator finds causes" in " ".join(text.split())
     assert "recipe" not in text
     report = json.loads(json_report.render(found))
-    assert list(report) == "schema suite recipe run plant draws versions seeds checklist summary rows".split()
+    assert list(report) == [
+        "schema",
+        "suite",
+        "recipe",
+        "run",
+        "plant",
+        "draws",
+        "versions",
+        "seeds",
+        "checklist",
+        "summary",
+        "rows",
+    ]
     assert (report["recipe"], report["plant"], report["seeds"]) == (None, None, [])
     assert report["run"]["manifest_sha256"] == "ab" * 32
 
@@ -122,7 +134,18 @@ def test_a_row_from_the_properties_of_a_report():
 # -- JSON --------------------------------------------------------------------------------------------------------------
 def test_json_has_the_documented_fields_in_order():
     report = json.loads(json_report.render(card()))
-    assert list(report) == "schema suite recipe plant draws versions seeds checklist summary rows".split()
+    assert list(report) == [
+        "schema",
+        "suite",
+        "recipe",
+        "plant",
+        "draws",
+        "versions",
+        "seeds",
+        "checklist",
+        "summary",
+        "rows",
+    ]
     assert (report["schema"], report["plant"], report["draws"]) == (2, "plant", 2)
     assert report["checklist"] == {"mine": "passed"}
     assert report["summary"] == {"mine": "checklist passed; 39 of 39 rows passed; suite 2026.12, recipe tiny@abababab"}

@@ -22,7 +22,8 @@ def render(found: Comparison) -> Iterator[tuple[str, str | None]]:
     if found.not_run:
         named = ", ".join(id.partition("::")[2] or id for id in found.not_run[:NAMED])
         more = f" and {len(found.not_run) - NAMED} more" if len(found.not_run) > NAMED else ""
-        yield f"  not run: {len(found.not_run)} rows of the baseline: {named}{more}", "yellow"
+        rows = f"{len(found.not_run)} row{'s' * (len(found.not_run) != 1)}"
+        yield f"  not run: {rows} of the baseline: {named}{more}", "yellow"
 
 
 def headline(found: Comparison) -> str:

@@ -15,7 +15,7 @@ ABOUT = ("suite", "recipe", "recipe_hash", "plant", "run", "run_sha256", "behavi
 
 COLUMNS = (*(field.name for field in fields(Row)), *ABOUT)
 
-FORMULA = re.compile(r"[=+\-@\t\r]")
+FORMULA = re.compile(r" *[=+\-@]")
 NAME = re.compile(r"-[A-Za-z][\w-]*")
 """A control in its other orientation ("-norm-only"): no formula, and must read as it does in the JSON report."""
 
@@ -43,5 +43,5 @@ def _cell(value: Any) -> Any:
     """A value as it is written: text in one line and harmless, numbers as they are, None as nothing."""
     if not isinstance(value, str):
         return value
-    text = " ".join(value.replace("\0", " ").splitlines())
+    text = "".join(letter if letter.isprintable() else " " for letter in value)
     return f"'{text}" if FORMULA.match(text) and not NAME.fullmatch(text) else text
