@@ -79,7 +79,7 @@ def _command(chosen: Settings, asked: snapshot.AskedBaseline) -> str:
     return shlex.join(["pytest", *names, *typed, f"--bt-report={asked.path}"])
 
 
-def judge(grading: GradingSession, report: pytest.TestReport) -> None:
+def judge(grading: GradingSession, item: pytest.Item, report: pytest.TestReport) -> None:
     """Make a row's report a failure where the row got worse, and none where only that is asked and it did not."""
     properties = dict(report.user_properties)
     if grading.baseline is None or report.when != "call" or "bt_verdict" not in properties:
@@ -89,15 +89,21 @@ def judge(grading: GradingSession, report: pytest.TestReport) -> None:
     row, before = row_of(grading.specs[report.nodeid], properties), grading.baseline.rows.get(report.nodeid)
     worse = baseline.regression(before, row) if before is not None else None
     if worse is not None:
-        report.user_properties.append((REGRESSION, worse))
+        _say(item, report, REGRESSION, worse)
         told = f"regression: {worse}"
         if report.failed:
             report.sections.append(("behaviortrace baseline", told))
         else:
             report.outcome, report.longrepr = "failed", f"{told}\n{row.verdict}: {row.reason}"
     elif report.failed and row.verdict == "fail" and grading.settings.fail_on == "regression":
-        report.user_properties.append((TOLERATED, "fails as before" if before is not None else "not in the baseline"))
+        _say(item, report, TOLERATED, "failed before, too" if before is not None else "not in the baseline")
         report.outcome, report.longrepr = "skipped", (*_place(report), f"fail: {row.reason}")
+
+
+def _say(item: pytest.Item, report: pytest.TestReport, name: str, value: str) -> None:
+    """Add a property, to the item too: JUnit reads them from the report of the teardown."""
+    item.user_properties.append((name, value))
+    report.user_properties.append((name, value))
 
 
 def _place(report: pytest.TestReport) -> tuple[str, int]:

@@ -108,7 +108,7 @@ class Active:
         if isinstance(item, CheckItem):
             report.sections = bounded(report.sections)
             item.amend(report, call.excinfo.value if call.excinfo is not None else None)
-            gatekeeper.judge(self.grading, report)
+            gatekeeper.judge(self.grading, item, report)
         return report
 
     @pytest.hookimpl(tryfirst=True)
