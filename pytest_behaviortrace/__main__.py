@@ -1,4 +1,4 @@
-"""Command line: `python -m pytest_behaviortrace train | rank | calibrate | cache | list`. Parses, delegates, prints."""
+"""Command line: `python -m pytest_behaviortrace train | rank | calibrate | compare | cache | list`. It delegates."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_behaviortrace import rank_command
+from pytest_behaviortrace import compare_command, rank_command
 from pytest_behaviortrace.calibration import command
-from pytest_behaviortrace.run import budget_command, launch_command
+from pytest_behaviortrace.run import budget_command, cache_command, launch_command
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         commands = {"train": _train, "rank": _rank, "calibrate": _calibrate, "cache": _cache, "list": _list}
+        commands["compare"] = _compare
         return commands[args.command](args, parser)
     except KeyboardInterrupt:
         print("interrupted; finished units are kept", file=sys.stderr)
@@ -79,6 +80,12 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     command.add_arguments(calibrate, _positive)
 
+    compare = commands.add_parser(
+        "compare", help="what got worse between two JSON reports", epilog=compare_command.EXIT_CODES,
+        formatter_class=style,
+    )  # fmt: skip
+    compare_command.add_arguments(compare)
+
     cache = commands.add_parser(
         "cache",
         parents=[where],
@@ -86,28 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=style,
     )
-    cache.add_argument(
-        "action", nargs="?", choices=("list", "check", "missing", "clear", "path"), default="list", metavar="ACTION"
-    )
-    cache.set_defaults(usage_error=cache.error)
-    what = cache.add_argument_group("what to clear").add_mutually_exclusive_group()
-    what.add_argument("--all", action="store_true", help="everything")
-    what.add_argument(
-        "--recipe",
-        metavar="R",
-        help="everything of the recipe of that name, in any version (`missing`: of this recipe)",
-    )
-    what.add_argument(
-        "--stale", action="store_true", help="units of other suite or library versions than installed now"
-    )
-    what.add_argument("--leftovers", action="store_true", help="what dead builds left")
-    units = cache.add_argument_group("what `missing` looks for, of --recipe (default: tiny)")
-    units.add_argument("--seeds", type=_seeds, metavar="S", help="such as 0-2 or 0,3 (default: 0-2)")
-    units.add_argument("--draws", type=_count, metavar="N", help="draws per seed (default: 2)")
-    cache.description = (
-        "Actions: list (default), check (hash every file), missing (hash the units a session would need, and tell how "
-        "to train what is not there; exit code 1 if anything is not), clear (says what with an option), path."
-    )
+    cache_command.add_arguments(cache, _seeds, _count)
 
     commands.add_parser("list", help="list estimators, checks and recipes", epilog=EXIT_CODES, formatter_class=style)
     return parser
@@ -190,51 +176,12 @@ def _verify(store: Store, recipe: Recipe, args: argparse.Namespace) -> int:
     return 1 if any(table.failures() for table in tables) else 0
 
 
+def _compare(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    return compare_command.run(args)
+
+
 def _cache(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from pytest_behaviortrace.run import cache
-
-    folder = args.cache_dir or cache.default_cache_dir()
-    if args.action == "missing":
-        return _missing(args, parser)
-    if args.seeds is not None or args.draws is not None:
-        args.usage_error("--seeds and --draws say what `cache missing` looks for")
-    chosen = args.all or args.recipe or args.stale or args.leftovers
-    if (args.action == "clear") != bool(chosen):
-        args.usage_error("--all, --recipe, --stale and --leftovers say what `cache clear` clears; it needs one of them")
-    if args.action == "path":
-        print(folder)
-        return 0
-    if args.action == "clear":
-        try:
-            gone = cache.clear(folder, recipe=args.recipe, stale=args.stale, leftovers=args.leftovers)
-        except (cache.CacheError, OSError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        print(f"cleared {len(gone)} units, {cache.human_bytes(sum(entry.bytes for entry in gone))}")
-        return 0
-    found = cache.entries(folder, hashes=args.action == "check")
-    print(cache.table(folder, found))
-    return 1 if args.action == "check" and any(entry.state == "damaged" for entry in found) else 0
-
-
-def _missing(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    """Tell which of the asked units a session would have to train, and how to train them; 1 if there are any."""
-    from pytest_behaviortrace.run import cache, completeness
-    from pytest_behaviortrace.run.recipe import Recipe
-    from pytest_behaviortrace.run.store import Store
-
-    if args.all or args.stale or args.leftovers:
-        args.usage_error("--all, --stale and --leftovers say what `cache clear` clears")
-    name = args.recipe or "tiny"
-    try:
-        recipe = Recipe.load(name)
-    except ValueError as error:
-        parser.error(str(error))
-    store = Store(args.cache_dir or cache.default_cache_dir(), recipe)
-    seeds, draws = args.seeds or [0, 1, 2], 2 if args.draws is None else args.draws
-    found = completeness.examine(store, seeds, draws)
-    print(completeness.table(found, name, args.cache_dir))
-    return 0 if found.complete else 1
+    return cache_command.run(args)
 
 
 def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:

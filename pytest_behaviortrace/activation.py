@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_behaviortrace import checklist, collection, options, scope, settings
+from pytest_behaviortrace import checklist, collection, gatekeeper, options, scope, settings
 from pytest_behaviortrace.registry import Registry, RegistryError
-from pytest_behaviortrace.reports import json as json_report
+from pytest_behaviortrace.reports import comparison as comparison_report
+from pytest_behaviortrace.reports import files
 from pytest_behaviortrace.reports import terminal as terminal_report
 from pytest_behaviortrace.session import GradingSession, absent_units, units
 from pytest_behaviortrace.suite import SUITE
@@ -61,6 +62,7 @@ def activate(config: pytest.Config) -> GradingSession:
     on_trial = {check.name: "bt_estimator" in check.arguments for check in checks}
     expected = settings.expected_failures(config, known, chosen, on_trial)
     grading = GradingSession(chosen, checks, estimators, expected)
+    grading.baseline = gatekeeper.open_baseline(chosen)
     typed = any(flag.startswith("--bt-estimator=") for flag in options.typed(config))
     collection.claim_arguments(config, grading, typed=typed)
     config.stash[collection.GRADING] = grading
@@ -127,6 +129,8 @@ def status(grading: GradingSession, report: pytest.TestReport) -> tuple[str, str
         return STATUS["error"]
     if hasattr(report, "wasxfail"):
         return None
+    if (found := gatekeeper.status(report)) is not None:
+        return found
     verdict = dict(report.user_properties).get("bt_verdict") if report.when == "call" else None
     if verdict == "inconclusive" and report.failed:  # --bt-fail-on=inconclusive
         return "failed", "?", ("INCONCLUSIVE", {"red": True})
@@ -148,9 +152,10 @@ def _died(grading: GradingSession, report: pytest.TestReport) -> bool:
 
 
 def finish(grading: GradingSession, session: pytest.Session, exitstatus: int) -> None:
-    """Settle the session, unless it was broken off: expected failures that did not happen, the JSON report, exit code.
+    """Settle the session, unless it was broken off: expected failures that did not happen, the reports, exit code.
 
-    The exit code is 5 when nothing was decided.
+    The exit code is 1 where a row of the baseline got worse or a report could not be written, and 5 when nothing was
+    decided.
     """
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
         return
@@ -159,15 +164,28 @@ def finish(grading: GradingSession, session: pytest.Session, exitstatus: int) ->
         _report_refuted(session, found)
     if wrong:
         session.exitstatus = exitstatus = pytest.ExitCode.TESTS_FAILED
-    if grading.settings.report is not None and not session.config.getoption("collectonly"):
-        try:
-            json_report.write(grading.scorecard(), grading.settings.report)
-        except OSError as error:
-            grading.report_problem = f"the report {grading.settings.report} was not written: {error.strerror or error}"
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            return
+    if session.config.getoption("collectonly"):
+        return
+    grading.deselected |= gatekeeper.broken_off(session)
+    compared = grading.comparison()
+    if compared is not None and compared.failing:
+        session.exitstatus = exitstatus = pytest.ExitCode.TESTS_FAILED
+    if _write_reports(grading):
+        session.exitstatus = exitstatus = pytest.ExitCode.TESTS_FAILED
     if grading.rows and exitstatus == pytest.ExitCode.OK and not grading.scorecard().decided:
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def _write_reports(grading: GradingSession) -> list[str]:
+    """Write every report that was asked for; what kept one from being written keeps no other from it."""
+    for path in grading.settings.reports:
+        try:
+            files.write(grading.scorecard(), path)
+        except OSError as error:
+            grading.report_problems.append(f"the report {path} was not written: {error.strerror or error}")
+        except Exception as error:  # a library that draws, on a machine nobody has tried
+            grading.report_problems.append(f"the report {path} was not written: {type(error).__name__}: {error}")
+    return grading.report_problems
 
 
 def _report_refuted(session: pytest.Session, found: Refuted) -> None:
@@ -184,15 +202,20 @@ def _report_refuted(session: pytest.Session, found: Refuted) -> None:
 
 
 def show(config: pytest.Config, grading: GradingSession, reporter: pytest.TerminalReporter) -> None:
-    """Print the scorecard, and where the JSON report is."""
-    if grading.report_problem:
-        reporter.write_line(f"behaviortrace: {grading.report_problem}", red=True)
+    """Print the scorecard, what became of the baseline, and which report is missing."""
+    for problem in grading.report_problems:
+        reporter.write_line(f"behaviortrace: {problem}", red=True)
     if not grading.rows:
         return
     width = config.get_terminal_writer().fullwidth
     reporter.section("behaviortrace scorecard", sep="=")
+    scorecard = grading.scorecard()
     for line in terminal_report.render(
-        grading.scorecard(), options=grading.settings.typed, width=width, verbose=config.get_verbosity() > 0
+        scorecard, options=grading.settings.typed, width=width, verbose=config.get_verbosity() > 0
     ):
         markup = {line.colour: True} if line.colour else {}
         reporter.write_line(line.text, bold=line.bold, **markup)
+    if scorecard.comparison is not None:
+        reporter.write_line("")
+        for text, colour in comparison_report.render(scorecard.comparison):
+            reporter.write_line(text, **{colour: True} if colour else {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 SEEDS, DRAWS, RECIPE = 3, 2, "tiny"
-FAIL_ON = ("fail", "inconclusive")
+FAIL_ON = ("fail", "inconclusive", "regression")
 EXPECTED_FAILURES = "bt_expected_failures"
 CACHE_VARIABLE = "BEHAVIORTRACE_CACHE"
 PLANTED_ONLY = ("bt_recipe", "bt_seeds", "bt_plant")
@@ -23,8 +23,8 @@ FLAGS = (
     ("--bt-run", "bt_run", "PATH", "grade on this run of your own, which record() wrote, not on the planted one"),
     ("--bt-behavior", "bt_behavior", "REGEX", "with --bt-run: the behaviour whose cause is sought in it"),
     ("--bt-cache-dir", "bt_cache_dir", "DIR", f"where runs are kept (default: ${CACHE_VARIABLE}, or the user cache)"),
-    ("--bt-report", None, "PATH.json", "write the scorecard as JSON"),
-    ("--bt-fail-on", "bt_fail_on", "{fail,inconclusive}", "what makes a row fail the session (default: fail)"),
+    ("--bt-baseline", "bt_baseline", "OLD.json", "fail where a row got worse since this report (empty: none)"),
+    ("--bt-fail-on", "bt_fail_on", "{fail,inconclusive,regression}", "what makes a row fail the run (default: fail)"),
     ("--bt-estimator-timeout", "bt_estimator_timeout", "SECONDS", "a slower estimator is an error (default: none)"),
 )
 
@@ -36,6 +36,10 @@ def add(parser: pytest.Parser) -> None:
         "--bt-estimator", action="append", default=None, metavar="NAME",
         help="grade this estimator: a registered name, or package.module:name (repeatable). Without paths on the "
         "command line only the shipped checks run",
+    )  # fmt: skip
+    group.addoption(
+        "--bt-report", action="append", default=None, metavar="PATH",
+        help="write the scorecard to a file; the suffix picks: .json, .html, .md or .csv (repeatable)",
     )  # fmt: skip
     group.addoption("--bt-list", action="store_true", default=False, help="list estimators and checks, and exit")
     isolate = "call estimators in processes of their own, with files of their problem and nothing else"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,17 +90,25 @@ class Active:
 
         self.grading.will_run(item.spec for item in session.items if isinstance(item, CheckItem))
 
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """A row that was left out is not missing."""
+        from pytest_behaviortrace.collection import CheckItem
+
+        self.grading.deselected |= any(isinstance(item, CheckItem) for item in items)
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """A row says its reason, not its exception; its output is bounded; a failure that was expected is none."""
+        from pytest_behaviortrace import gatekeeper
         from pytest_behaviortrace.collection import CheckItem, bounded
 
         report = yield
         if isinstance(item, CheckItem):
             report.sections = bounded(report.sections)
             item.amend(report, call.excinfo.value if call.excinfo is not None else None)
+            gatekeeper.judge(self.grading, item, report)
         return report
 
     @pytest.hookimpl(tryfirst=True)

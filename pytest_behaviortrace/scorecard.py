@@ -5,9 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace.exhibit import Exhibit
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.baseline import Comparison
+
+SCHEMA = 2
+"""Of the JSON report."""
 
 CHECKLIST = (
     "test_headroom",
@@ -135,6 +142,10 @@ class Scorecard:
     """Sibling draws of each seed."""
     exhibits: Mapping[str, Exhibit] = field(default_factory=dict)
     """By row id, where a report with pictures was asked for."""
+    options: Sequence[str] = ()
+    """Flags beside the estimators that a command to rerun a row repeats."""
+    comparison: Comparison | None = None
+    """What got worse and better since a baseline; no part of the JSON report."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: row.id)))
@@ -146,7 +157,15 @@ class Scorecard:
 
     def of(self, estimator: str | None) -> list[Row]:
         """The rows of one estimator; of None: those that put none on trial."""
-        return [row for row in self.rows if row.estimator == estimator]
+        return list(self._by_estimator.get(estimator, ()))
+
+    @cached_property
+    def _by_estimator(self) -> dict[str | None, list[Row]]:
+        """Sorted out once: reports of many estimators ask for each of them several times."""
+        found: dict[str | None, list[Row]] = {}
+        for row in self.rows:
+            found.setdefault(row.estimator, []).append(row)
+        return found
 
     def by_check(self, estimator: str | None) -> dict[str, list[Row]]:
         """The same by check, in the order of the checklist."""
@@ -156,7 +175,7 @@ class Scorecard:
 
     def missing(self, estimator: str) -> int:
         """How many rows of an estimator did not run in this session."""
-        return len(self.expected[estimator] - {row.id for row in self.rows})
+        return len(self.expected[estimator] - {row.id for row in self.of(estimator)})
 
     def checklist_verdict(self, estimator: str) -> str:
         """The verdict over the whole checklist.

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from pytest_behaviortrace.baseline import Comparison, compare
 from pytest_behaviortrace.checklist import Check, RowSpec
 from pytest_behaviortrace.exhibit import Exhibit
 from pytest_behaviortrace.expected import ExpectedFailures, Refuted
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_behaviortrace.run.progress import Display
     from pytest_behaviortrace.run.recorded import AskedRun
     from pytest_behaviortrace.settings import Settings
+    from pytest_behaviortrace.snapshot import Snapshot
     from pytest_behaviortrace.trial import Bench
 
 LIBRARIES = ("numpy", "pytest-behaviortrace", "torch", "transformers", "trl")
@@ -66,8 +68,12 @@ class GradingSession:
         self._run_free = frozenset(check.name for check in checks if not check.needs_run)
         self._told: list[BaseException] = []
         self._facts: dict[tuple[int, ...], list[SeedFacts]] = {}
-        self.report_problem = ""
-        """Why the report that was asked for could not be written."""
+        self.baseline: Snapshot | None = None
+        """The report that this session is compared with."""
+        self.deselected = False
+        """Whether rows may be missing although nobody named others: -k, -m, --lf, --deselect, -x."""
+        self.report_problems: list[str] = []
+        """Why reports that were asked for could not be written."""
 
     # -- before anything runs ----------------------------------------------------------------------------------------
     def wants(self, spec: RowSpec) -> bool:
@@ -146,6 +152,14 @@ class GradingSession:
             verdicts.setdefault((spec.estimator, spec.check), []).append(row.verdict if row is not None else None)
         return self.expected_failures.refuted(verdicts)
 
+    def comparison(self) -> Comparison | None:
+        """What became of the baseline's rows; None without a baseline."""
+        if self.baseline is None or self.settings.baseline is None:
+            return None
+        whole = self.selected is None and not self.deselected
+        shown = self.settings.baseline.given
+        return compare(self.baseline, self.rows.values(), self.settings.estimators, shown, whole=whole)
+
     def scorecard(self) -> Scorecard:
         """The scorecard of the rows so far."""
         settings = self.settings
@@ -168,8 +182,10 @@ class GradingSession:
             self.costs,
             {(found.entry.estimator, found.entry.check): found.message for found in self.refuted()},
             describe_run(settings.recorded) if settings.recorded is not None else None,
-            settings.draws,
-            self.exhibits,
+            draws=settings.draws,
+            exhibits=self.exhibits,
+            options=settings.typed,
+            comparison=self.comparison(),
         )
 
 

@@ -26,8 +26,10 @@ from pytest_behaviortrace.options import (
     typed,
 )
 from pytest_behaviortrace.registry import Registry, RegistryError
+from pytest_behaviortrace.reports import files
 from pytest_behaviortrace.run.cache import default_cache_dir
 from pytest_behaviortrace.run.recipe import Recipe
+from pytest_behaviortrace.snapshot import AskedBaseline
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recorded import AskedRun
@@ -43,7 +45,8 @@ class Settings:
     recipe: Recipe
     plant: str
     cache_dir: Path
-    report: Path | None
+    reports: tuple[Path, ...]
+    """Files to write, their formats by suffix."""
     fail_on: str
     estimator_timeout: float | None
     """Seconds."""
@@ -53,8 +56,9 @@ class Settings:
     """Whether estimators are called in processes of their own."""
     typed: tuple[str, ...]
     """Flags typed on the command line that a command to rerun a row must repeat."""
+    baseline: AskedBaseline | None = None
     exhibits: bool = False
-    """Whether rows are to bring what a report with pictures shows."""
+    """Whether a report shows pictures, so that rows must carry what is drawn."""
 
 
 def resolve(config: pytest.Config, registry: Registry) -> Settings:
@@ -75,6 +79,17 @@ def resolve(config: pytest.Config, registry: Registry) -> Settings:
     else:
         seeds, recipe = tuple(range(reader.count("bt_seeds", SEEDS))), reader.recipe()
         plant = reader.plant(recipe)
+    reports, baseline = reader.reports(), reader.baseline()
+    if baseline is not None and any(_same_file(path, baseline.path) for path in reports):
+        raise pytest.UsageError(
+            f"--bt-report: {baseline.given!r} is the baseline; a session that replaced it would hide what got worse, "
+            f"so write to another path"
+        )
+    fail_on = reader.choice("bt_fail_on", FAIL_ON)
+    if fail_on == "regression" and baseline is None:
+        raise pytest.UsageError(
+            "bt_fail_on: 'regression' needs something to compare with; name an earlier JSON report with --bt-baseline"
+        )
     return Settings(
         names,
         seeds,
@@ -82,12 +97,14 @@ def resolve(config: pytest.Config, registry: Registry) -> Settings:
         recipe,
         plant,
         cache_dir,
-        reader.report(),
-        reader.choice("bt_fail_on", FAIL_ON),
+        reports,
+        fail_on,
         reader.seconds("bt_estimator_timeout"),
         recorded,
         reader.switch("bt_isolate"),
         tuple(a for a in typed(config) if not a.startswith(("--bt-estimator=", "--bt-report", "--bt-list"))),
+        baseline,
+        files.wants_exhibits(reports),
     )
 
 
@@ -231,19 +248,31 @@ class _Reader:
             return default_cache_dir()
         return folder / Path(value).expanduser()
 
-    def report(self) -> Path | None:
-        """Where the JSON report goes; its folder can be written."""
-        value, where, folder = self._value("bt_report")
-        if value is None:
-            return None
-        path = folder / Path(value).expanduser()
-        if path.suffix != ".json":
-            self._wrong(value, where, "does not end in .json; the only report format is JSON")
-        if path.is_dir():
-            self._wrong(value, where, "is a folder; give the path of a file")
-        if (problem := unwritable(path.parent)) is not None:
-            self._wrong(value, where, f"cannot be written ({problem}); choose another path")
-        return path
+    def reports(self) -> tuple[Path, ...]:
+        """Where the reports go, each a file in a folder that can be written."""
+        found: list[Path] = []
+        where = "--bt-report"
+        for value in self._config.getoption("bt_report") or ():
+            path = self._config.invocation_params.dir / Path(value).expanduser()
+            if path.suffix.lower() not in files.FORMATS:
+                self._wrong(value, where, f"does not say in which format; end it in {' or '.join(files.FORMATS)}")
+            if path.is_dir():
+                self._wrong(value, where, "is a folder; give the path of a file")
+            if any(_same_file(path, other) for other in found):
+                self._wrong(value, where, "is asked for twice; leave one out")
+            if (problem := unwritable(path.parent)) is not None:
+                self._wrong(value, where, f"cannot be written ({problem}); choose another path")
+            found.append(path)
+        return tuple(found)
+
+    def baseline(self) -> AskedBaseline | None:
+        """The report to compare with; an empty value on the command line means none."""
+        value, where, folder = self._value("bt_baseline")
+        return AskedBaseline(folder / Path(value).expanduser(), value, where) if value else None
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def unwritable(folder: Path) -> str | None:

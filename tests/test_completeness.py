@@ -87,8 +87,8 @@ def test_without_a_folder_the_command_names_none():
         (["missing", "--stale"], "clears"),
         (["missing", "--seeds", "x"], "not a list of seeds"),
         (["missing", "--recipe", "nonesuch"], "recipes: "),
-        (["check", "--seeds", "0"], "what `cache missing` looks for"),
-        (["clear", "--all", "--draws", "1"], "what `cache missing` looks for"),
+        (["check", "--seeds", "0"], "what `cache missing` and `cache key` are about"),
+        (["clear", "--all", "--draws", "1"], "what `cache missing` and `cache key` are about"),
     ],
 )
 def test_usage_errors_exit_2_and_say_why(arguments, complaint, capsys):

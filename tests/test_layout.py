@@ -13,6 +13,7 @@ PACKAGE = ROOT / "pytest_behaviortrace"
 HEAVY = {"torch", "transformers", "trl", "datasets", "accelerate", "safetensors"}
 TOUCH_PYTEST = {
     "plugin", "collection", "options", "settings", "activation", "console", "hookspecs", "verdict", "scope", "session",
+    "gatekeeper",
 }  # fmt: skip
 
 
@@ -51,6 +52,7 @@ LIGHT = (
     "recipe_parser",
     "store",
     "cache",
+    "cache_command",
     "orchestrate",
     "manifest",
     "formats",
@@ -115,8 +117,28 @@ def test_statistics_knows_no_run(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("reports.")])
 def test_reports_point_at_the_scorecard(name: str) -> None:
     ours = {m for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
-    below = {f"pytest_behaviortrace.{name}" for name in ("scorecard", "exhibit", "ranked", "reports", "verdict")}
-    assert {m for m in ours if not m.startswith("pytest_behaviortrace.reports.")} <= below
+    below = {
+        f"pytest_behaviortrace.{name}" for name in ("scorecard", "exhibit", "ranked", "verdict", "summary", "baseline")
+    }
+    assert {m for m in ours if not m.startswith("pytest_behaviortrace.reports")} <= below
+
+
+@pytest.mark.parametrize(
+    ("name", "below"),
+    [
+        ("snapshot", {"scorecard"}),
+        ("summary", {"scorecard"}),
+        ("baseline", {"scorecard", "snapshot"}),
+        ("compare_command", {"snapshot", "baseline", "reports"}),
+    ],
+)
+def test_comparing_reports_needs_neither_runs_nor_numbers(name: str, below: set[str]) -> None:
+    found = imports(MODULES[name])
+    ours = {
+        m.removeprefix("pytest_behaviortrace.").split(".")[0] for m in found if m.startswith("pytest_behaviortrace.")
+    }
+    assert ours <= below
+    assert not {m.split(".")[0] for m in found} & {"numpy", "scipy", "pytest"}
 
 
 @pytest.mark.parametrize("name", MODULES)

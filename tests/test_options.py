@@ -33,19 +33,22 @@ def test_defaults(settle, pytester):
     assert settings.recipe.name == "tiny"
     assert settings.plant == FIRST
     assert settings.cache_dir == pytester.path / "from-environment"
-    assert (settings.report, settings.fail_on, settings.estimator_timeout) == (None, "fail", None)
+    assert (settings.reports, settings.fail_on, settings.estimator_timeout) == ((), "fail", None)
+    assert (settings.baseline, settings.exhibits) == (None, False)
 
 
 def test_every_flag(settle, pytester):
     settings = settle(
         "--bt-estimator=dot", "--bt-seeds=5", "--bt-draws", "1", "--bt-recipe=tiny", f"--bt-plant={SECOND}",
-        "--bt-cache-dir=there", "--bt-report=out/card.json", "--bt-fail-on=inconclusive", "--bt-estimator-timeout=1.5",
+        "--bt-cache-dir=there", "--bt-report=out/card.json", "--bt-report=card.HTML", "--bt-fail-on=inconclusive",
+        "--bt-estimator-timeout=1.5",
     )  # fmt: skip
     assert settings.estimators == ("gas", "dot")
     assert (settings.seeds, settings.draws) == ((0, 1, 2, 3, 4), 1)
     assert settings.plant == SECOND
     assert settings.cache_dir == pytester.path / "there"
-    assert settings.report == pytester.path / "out" / "card.json"
+    assert settings.reports == (pytester.path / "out" / "card.json", pytester.path / "card.HTML")
+    assert settings.exhibits
     assert (settings.fail_on, settings.estimator_timeout) == ("inconclusive", 1.5)
     assert not (pytester.path / "out").exists()
 
@@ -91,10 +94,12 @@ BAD = [
     ("--bt-recipe=huge", "--bt-recipe: unknown recipe 'huge'; recipes: qwen2.5-1.5b, tiny"),
     ("--bt-recipe=absent.toml", "cannot be read"),
     ("--bt-plant=rose", f"--bt-plant: recipe 'tiny' has no plant 'rose'; its plants: {FIRST}, {SECOND}"),
-    ("--bt-report=card.html", "--bt-report: 'card.html' does not end in .json"),
+    ("--bt-report=card.pdf", "--bt-report: 'card.pdf' does not say in which format; end it in .json or .html or"),
+    ("--bt-report=card", "--bt-report: 'card' does not say in which format"),
     ("--bt-report=folder.json", "is a folder; give the path of a file"),
     ("--bt-report=file/card.json", "--bt-report: 'file/card.json' cannot be written"),
-    ("--bt-fail-on=never", "--bt-fail-on: 'never' is not known; choose fail or inconclusive"),
+    ("--bt-fail-on=never", "--bt-fail-on: 'never' is not known; choose fail or inconclusive or regression"),
+    ("--bt-fail-on=regression", "bt_fail_on: 'regression' needs something to compare with; name an earlier JSON"),
     ("--bt-estimator-timeout=0", "--bt-estimator-timeout: '0' is not a number of seconds above 0"),
     ("--bt-estimator-timeout=nan", "--bt-estimator-timeout: 'nan' is not a number of seconds above 0"),
     ("--bt-estimator-timeout=soon", "--bt-estimator-timeout: 'soon' is not a number of seconds above 0"),

@@ -52,8 +52,20 @@ def test_a_session_on_a_recorded_run(pytester: pytest.Pytester, recorded: Path) 
         ]
     )
     report = json.loads((pytester.path / "card.json").read_text(encoding="utf-8"))
-    assert list(report) == ["schema", "suite", "recipe", "run", "versions", "seeds", "rows"]
-    assert (report["schema"], report["recipe"], report["seeds"]) == (1, None, [])
+    assert list(report) == [
+        "schema",
+        "suite",
+        "recipe",
+        "run",
+        "plant",
+        "draws",
+        "versions",
+        "seeds",
+        "checklist",
+        "summary",
+        "rows",
+    ]
+    assert (report["schema"], report["recipe"], report["plant"], report["seeds"]) == (2, None, None, [])
     run = report["run"]
     assert (run["path"], run["manifest_sha256"], run["behavior"]) == ("myrun", sha, world.BEHAVIOR)
     assert (run["recorded_as"], run["n"]) == ("code", 320)

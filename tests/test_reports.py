@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import stat
 from dataclasses import replace
 
 import pytest
@@ -32,7 +31,7 @@ def card(verdict_of=lambda spec: "pass", keep=lambda spec: True) -> Scorecard:
     return Scorecard(
         "2026.12", "tiny", "ab" * 32, "plant", {"trl": "1.16.0", "torch": "2.13.0"},
         [SeedFacts(1, 0.8, 0.1, 300, 2560), SeedFacts(0, 0.7, 0.2, 310, 2560)],
-        rows[::-1], expected, {"mine": Cost(1.5, 42_000_000)},
+        rows[::-1], expected, {"mine": Cost(1.5, 42_000_000)}, draws=2,
     )  # fmt: skip
 
 
@@ -99,8 +98,20 @@ def test_on_a_recorded_run_passed_means_on_this_run():
     assert "no verdict here says that an estimator finds causes" in " ".join(text.split())
     assert "recipe" not in text
     report = json.loads(json_report.render(found))
-    assert list(report) == ["schema", "suite", "recipe", "run", "versions", "seeds", "rows"]
-    assert (report["recipe"], report["seeds"]) == (None, [])
+    assert list(report) == [
+        "schema",
+        "suite",
+        "recipe",
+        "run",
+        "plant",
+        "draws",
+        "versions",
+        "seeds",
+        "checklist",
+        "summary",
+        "rows",
+    ]
+    assert (report["recipe"], report["plant"], report["seeds"]) == (None, None, [])
     assert report["run"]["manifest_sha256"] == "ab" * 32
 
 
@@ -123,8 +134,21 @@ def test_a_row_from_the_properties_of_a_report():
 # -- JSON --------------------------------------------------------------------------------------------------------------
 def test_json_has_the_documented_fields_in_order():
     report = json.loads(json_report.render(card()))
-    assert list(report) == ["schema", "suite", "recipe", "versions", "seeds", "rows"]
-    assert report["schema"] == 1
+    assert list(report) == [
+        "schema",
+        "suite",
+        "recipe",
+        "plant",
+        "draws",
+        "versions",
+        "seeds",
+        "checklist",
+        "summary",
+        "rows",
+    ]
+    assert (report["schema"], report["plant"], report["draws"]) == (2, "plant", 2)
+    assert report["checklist"] == {"mine": "passed"}
+    assert report["summary"] == {"mine": "checklist passed; 39 of 39 rows passed; suite 2026.12, recipe tiny@abababab"}
     assert report["recipe"] == {"name": "tiny", "hash": "ab" * 32}
     assert list(report["versions"]) == ["torch", "trl"]
     assert report["seeds"][0] == {"seed": 0, "s_b_planted": 0.7, "s_b_null": 0.2, "gt": 310, "n": 2560}
@@ -150,22 +174,6 @@ def test_json_without_rows_is_json():
 
 def test_json_of_ten_estimators_stays_small():
     assert len(json_report.render(card()).encode()) * 10 < 1_000_000
-
-
-def test_json_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "new" / "card.json"
-    json_report.write(card(), path)
-    assert path.read_text(encoding="utf-8") == json_report.render(card())
-    assert stat.S_IMODE(path.stat().st_mode) & 0o444 == 0o444
-
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(json_report.os, "replace", full)
-    with pytest.raises(OSError, match="No space"):
-        json_report.write(card(keep=lambda spec: False), path)
-    assert path.read_text(encoding="utf-8") == json_report.render(card())
-    assert [p.name for p in path.parent.iterdir()] == ["card.json"]
 
 
 # -- terminal ----------------------------------------------------------------------------------------------------------

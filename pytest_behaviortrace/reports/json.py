@@ -1,23 +1,25 @@
-"""Scorecard -> JSON, schema 1: the same bytes for the same cache, however the rows were spread over processes."""
+"""Scorecard -> JSON, schema 2: the same bytes for the same cache, however the rows were spread over processes.
+
+Schema 2 added `plant`, `draws`, `checklist` and `summary`; everything else is as in schema 1.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
-from pytest_behaviortrace.scorecard import Row, Scorecard
+from pytest_behaviortrace.scorecard import SCHEMA, Row, Scorecard
+from pytest_behaviortrace.summary import summary
 
-SCHEMA = 1
 _ROW_FIELDS = tuple(f.name for f in fields(Row))
 
 
 def to_dict(scorecard: Scorecard) -> dict[str, Any]:
-    """The report as plain data, in its documented order. Of a recorded run, `run` says which, and `recipe` is null."""
+    """The report as plain data, in its documented order.
+
+    Of a recorded run, `run` says which, and `recipe` and `plant` are null.
+    """
     run = scorecard.run
     about: dict[str, Any] = {"recipe": {"name": scorecard.recipe, "hash": scorecard.recipe_hash}}
     if run is not None:
@@ -26,8 +28,12 @@ def to_dict(scorecard: Scorecard) -> dict[str, Any]:
         "schema": SCHEMA,
         "suite": scorecard.suite,
         **about,
+        "plant": scorecard.plant if run is None else None,
+        "draws": scorecard.draws,
         "versions": dict(sorted(scorecard.versions.items())),
         "seeds": [asdict(facts) for facts in sorted(scorecard.seeds, key=lambda facts: facts.seed)],
+        "checklist": {name: scorecard.checklist_verdict(name) for name in scorecard.estimators},
+        "summary": {name: summary(scorecard, name) for name in scorecard.estimators},
         "rows": [{name: getattr(row, name) for name in _ROW_FIELDS} for row in scorecard.rows],
     }
 
@@ -42,24 +48,3 @@ def render(scorecard: Scorecard) -> str:
 
 def _dump(value: dict[str, Any]) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False)
-
-
-def write(scorecard: Scorecard, path: Path) -> None:
-    """Write the report so that `path` holds the whole of it or what was there before. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(render(scorecard))
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are private; a report is an ordinary file
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

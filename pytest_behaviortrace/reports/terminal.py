@@ -111,7 +111,7 @@ def _check(
     row = worst(applicable or rows)
     same = sum(r.verdict == row.verdict for r in rows)
     head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {place(row):<16} "
-    yield Line((head + _numbers(row)).rstrip(), COLOURS[row.verdict])
+    yield Line((head + numbers(row)).rstrip(), COLOURS[row.verdict])
     yield from (Line(line) for line in _wrapped(SPREAD.sub("", row.reason), width, INDENT))
     expected = next((r.expected_failure for r in rows if r.expected_failure is not None), None)
     for remark in (f"expected: {expected}" if expected is not None else "", refuted):
@@ -132,7 +132,8 @@ def place(row: Row) -> str:
     return row.id.partition("[")[2].removesuffix("]").removeprefix(f"{row.estimator}-")
 
 
-def _numbers(row: Row) -> str:
+def numbers(row: Row) -> str:
+    """A row's estimate, interval, chance and control, as far as there are any."""
     if row.estimate is None:
         return ""
     text = f"{row.estimate:.3f}"

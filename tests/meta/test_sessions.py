@@ -40,8 +40,19 @@ def test_a_warm_session_needs_no_torch_and_writes_the_documented_report(
         ["behaviortrace *cache hit*", "token-gas: NOT SHOWN*", "norm-only: FAILED*", "heavy: []"]
     )
     report = json.loads(Path("first.json").read_text(encoding="utf-8"))
-    assert list(report) == ["schema", "suite", "recipe", "versions", "seeds", "rows"]
-    assert (report["schema"], report["suite"]) == (1, SUITE)
+    assert list(report) == [
+        "schema",
+        "suite",
+        "recipe",
+        "plant",
+        "draws",
+        "versions",
+        "seeds",
+        "checklist",
+        "summary",
+        "rows",
+    ]
+    assert (report["schema"], report["suite"]) == (2, SUITE)
     assert [list(seed) for seed in report["seeds"]] == [["seed", "s_b_planted", "s_b_null", "gt", "n"]] * 3
     assert all(list(row) == FIELDS for row in report["rows"])
     assert len(report["rows"]) == 3 + 2 * 39

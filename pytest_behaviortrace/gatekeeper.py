@@ -1,0 +1,131 @@
+"""The gate of a session: a baseline is opened before anything is trained, and every row is held to it as it ends.
+
+A row that got worse fails its test, whatever its verdict, so that -x, --lf, JUnit and xdist see it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_behaviortrace import baseline, snapshot
+from pytest_behaviortrace.scorecard import row_of
+from pytest_behaviortrace.suite import SUITE
+
+if TYPE_CHECKING:
+    from pytest_behaviortrace.session import GradingSession
+    from pytest_behaviortrace.settings import Settings
+
+REGRESSION = "bt_regression"
+"""Property of a report: how the row got worse."""
+TOLERATED = "bt_no_regression"
+"""Property of a report: the row fails, and under --bt-fail-on=regression this fails no session."""
+
+
+def open_baseline(chosen: Settings) -> snapshot.Snapshot | None:
+    """The report that the session is compared with, checked; None without one.
+
+    Raises `pytest.UsageError`, one sentence: what is wrong with it or differs, and what to do.
+    """
+    asked = chosen.baseline
+    if asked is None:
+        return None
+    again = _command(chosen, asked)
+    try:
+        found = snapshot.read(asked.path, asked.given)
+    except snapshot.SnapshotError as error:
+        raise pytest.UsageError(f"{asked.where}: {error}; the command is {again}") from None
+    if differing := baseline.differences(found.conditions, conditions(chosen), found.rows.values()):
+        what = "; ".join(difference.describe() for difference in differing)
+        raise pytest.UsageError(
+            f"{asked.where}: {asked.given} cannot be compared with this session: {what}; "
+            f"{baseline.remedy(differing, again)}"
+        )
+    known = {row.estimator for row in found.rows.values()}
+    if not known.intersection(chosen.estimators):
+        names = ", ".join(chosen.estimators)
+        raise pytest.UsageError(f"{asked.where}: {asked.given} has no row of {names}; make the baseline again: {again}")
+    return found
+
+
+def conditions(chosen: Settings) -> snapshot.Conditions:
+    """The conditions of this session, as its own report will state them."""
+    run = chosen.recorded
+    return snapshot.Conditions(
+        SUITE,
+        None if run is not None else chosen.recipe.name,
+        None if run is not None else chosen.recipe.hash,
+        None if run is None else run.given,
+        None if run is None else run.run.sha256,
+        None if run is None else run.question.behavior,
+        None if run is not None else chosen.plant,
+        chosen.draws,
+        () if run is not None else tuple(chosen.seeds),
+        {name: metadata.version(name) for name in snapshot.LIBRARIES},
+    )
+
+
+def _command(chosen: Settings, asked: snapshot.AskedBaseline) -> str:
+    """The command that makes the baseline again under the conditions of this session."""
+    typed = [flag for flag in chosen.typed if not flag.startswith(("--bt-baseline", "--bt-fail-on"))]
+    if not asked.where.startswith("--"):
+        typed.append("--bt-baseline=")
+    if chosen.fail_on == "regression":
+        typed.append("--bt-fail-on=fail")
+    names = [f"--bt-estimator={name}" for name in chosen.estimators]
+    return shlex.join(["pytest", *names, *typed, f"--bt-report={asked.path}"])
+
+
+def judge(grading: GradingSession, item: pytest.Item, report: pytest.TestReport) -> None:
+    """Make a row's report a failure where the row got worse, and none where only that is asked and it did not."""
+    properties = dict(report.user_properties)
+    if grading.baseline is None or report.when != "call" or "bt_verdict" not in properties:
+        return
+    if hasattr(report, "wasxfail"):  # expected, so nothing that has to be said again
+        return
+    row, before = row_of(grading.specs[report.nodeid], properties), grading.baseline.rows.get(report.nodeid)
+    worse = baseline.regression(before, row) if before is not None else None
+    if worse is not None:
+        _say(item, report, REGRESSION, worse)
+        told = f"regression: {worse}"
+        if report.failed:
+            report.sections.append(("behaviortrace baseline", told))
+        else:
+            report.outcome, report.longrepr = "failed", f"{told}\n{row.verdict}: {row.reason}"
+    elif report.failed and row.verdict == "fail" and grading.settings.fail_on == "regression":
+        _say(item, report, TOLERATED, "failed before, too" if before is not None else "not in the baseline")
+        report.outcome, report.longrepr = "skipped", (*_place(report), f"fail: {row.reason}")
+
+
+def _say(item: pytest.Item, report: pytest.TestReport, name: str, value: str) -> None:
+    """Add a property, to the item too: JUnit reads them from the report of the teardown."""
+    item.user_properties.append((name, value))
+    report.user_properties.append((name, value))
+
+
+def _place(report: pytest.TestReport) -> tuple[str, int]:
+    path, line, _ = report.location
+    return path, (line or 0) + 1
+
+
+def status(report: pytest.TestReport) -> tuple[str, str, Any] | None:
+    """Category, letter and word of a report that the baseline has changed; None for any other."""
+    properties = dict(report.user_properties) if report.when == "call" else {}
+    if REGRESSION in properties and report.failed:
+        return "failed", "F", ("REGRESSION", {"red": True})
+    if TOLERATED in properties and report.skipped:
+        return "fail (no regression)", "f", ("FAIL (no regression)", {"yellow": True})
+    return None
+
+
+def broken_off(session: pytest.Session) -> bool:
+    """Whether rows may be missing that were not named: left out by -k and the like, or never reached after -x.
+
+    What a worker of xdist deselects is not seen here, hence the look at the options themselves.
+    """
+    option = session.config.option
+    chosen = any(getattr(option, name, None) for name in ("keyword", "markexpr", "deselect", "lf", "stepwise"))
+    return chosen or bool(session.shouldstop or session.shouldfail)

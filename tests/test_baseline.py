@@ -1,0 +1,270 @@
+"""Reading a report back, however broken it is; what counts as worse and better; and when reports cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import golden_cards
+import pytest
+
+from pytest_behaviortrace import baseline, snapshot
+from pytest_behaviortrace.__main__ import main
+from pytest_behaviortrace.reports import files
+from pytest_behaviortrace.reports import json as json_report
+from pytest_behaviortrace.scorecard import Row
+
+CARD = golden_cards.planted("gas", "dot")
+TEXT = json_report.render(CARD)
+OLD = snapshot.parse(TEXT, "old.json")
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+def edited(change):
+    report = json.loads(TEXT)
+    change(report)
+    return json.dumps(report)
+
+
+def at_row(**values):
+    return edited(lambda report: report["rows"][4].update(values))
+
+
+HOSTILE = {
+    "empty": ("", "is not JSON"),
+    "cut": (TEXT[: len(TEXT) // 2], "is not JSON"),
+    "nan": (TEXT.replace("0.61", "NaN"), "NaN is no number in JSON"),
+    "infinity": (TEXT.replace("0.61", "-Infinity"), "-Infinity is no number"),
+    "beyond floats": (TEXT.replace("0.61", "1e999"), "is inf, no finite number"),
+    "huge whole number": (TEXT.replace("0.61", "1" + "0" * 400), "is a huge number, no finite number"),
+    "whole number nobody can read": (TEXT.replace("0.61", "1" * 10_000), "is not JSON"),
+    "nested": ("[" * 200_000, "is nested too deeply|is not JSON"),
+    "list": ("[]", "is JSON, but no report"),
+    "number": ("3", "is JSON, but no report"),
+    "another json": ('{"name": 1}', "is JSON, but no report"),
+    "schema 1": (edited(lambda r: r.update(schema=1)), "has the layout 1 and this version reads 2"),
+    "schema true": (edited(lambda r: r.update(schema=True)), "has the layout True"),
+    "name twice": ('{"schema": 2, "schema": 2, "rows": []}', "a name stands twice"),
+    "no suite": (edited(lambda r: r.pop("suite")), "is damaged: suite is missing"),
+    "no recipe": (edited(lambda r: r.update(recipe=None)), "is damaged: recipe and run"),
+    "no versions": (edited(lambda r: r["versions"].pop("trl")), "is damaged: trl is missing"),
+    "draws": (edited(lambda r: r.update(draws=-1)), "draws is -1, no whole number"),
+    "seeds": (edited(lambda r: r.update(seeds=[1])), "seed is no object"),
+    "rows": (edited(lambda r: r.update(rows={})), "rows is no list"),
+    "row": (edited(lambda r: r.update(rows=[1])), r"rows\[0\] is no object"),
+    "field": (edited(lambda r: r["rows"][0].pop("n")), r"rows\[0\].n is missing"),
+    "twice": (edited(lambda r: r["rows"].append(r["rows"][0])), "id is there twice"),
+    "verdict": (at_row(verdict="fine"), "is 'fine', not one of"),
+    "bool": (at_row(estimate=True), "estimate is True, no finite number"),
+    "text for a number": (at_row(low="0.5"), "low is '0.5', no finite number"),
+    "upside down": (at_row(low=0.9, high=0.1), "low is above its high"),
+    "escape": (at_row(id="\x1b[2J"), "no plain text"),
+    "surrogate": (at_row(estimator="\udce9"), "no plain text"),
+    "checklist": (edited(lambda r: r.update(checklist=["gas"])), "checklist is no object"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_a_report_that_cannot_be_used_is_one_sentence(text, message, tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    with pytest.raises(snapshot.SnapshotError, match=message) as caught:
+        snapshot.read(path, "old.json")
+    assert str(caught.value).startswith("old.json ")
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 300
+
+
+def test_files_that_are_no_report(tmp_path):
+    def told(path):
+        with pytest.raises(snapshot.SnapshotError) as caught:
+            snapshot.read(path, "old.json")
+        return str(caught.value)
+
+    assert told(tmp_path / "absent.json").startswith("old.json does not exist; give the path of a JSON report, or make")
+    assert told(tmp_path).startswith("old.json is no file")
+    (tmp_path / "latin.json").write_bytes(b'"\xe9"')
+    assert "is not UTF-8 text" in told(tmp_path / "latin.json")
+    with (tmp_path / "large.json").open("wb") as stream:
+        stream.truncate(100_000_000)  # of no bytes on the disk
+    assert "is larger than 64 MB" in told(tmp_path / "large.json")
+
+
+def test_reasons_may_hold_anything(tmp_path):
+    row = replace(CARD.rows[0], reason="\x1b[31m\udce9\n", expected_failure="\x07")
+    files.write(replace(CARD, rows=[row]), tmp_path / "old.json")
+    assert snapshot.read(tmp_path / "old.json", "old.json").rows[row.id] == row
+
+
+# -- worse and better --------------------------------------------------------------------------------------------------
+def row(verdict="pass", low=0.6, high=0.8):
+    middle = None if low is None else (low + high) / 2
+    return Row("checks/x.py::x[gas]", "gas", "x", 0, None, verdict, middle, low, high)
+
+
+@pytest.mark.parametrize("verdict", ["fail", "error", "inconclusive", "n/a"])
+def test_a_pass_that_is_none_any_more_got_worse_and_the_reverse_better(verdict):
+    assert f"passed before, {verdict} now" in baseline.regression(row(), row(verdict))
+    assert baseline.improvement(row(), row(verdict)) is None
+    assert "passes now" in baseline.improvement(row(verdict), row())
+    assert baseline.regression(row(verdict), row()) is None
+
+
+@pytest.mark.parametrize("verdict", ["pass", "fail", "inconclusive"])
+def test_an_interval_that_lies_clear_of_the_old_one_counts_whatever_the_verdict(verdict):
+    lower, higher = row(verdict, 0.3, 0.59), row(verdict, 0.81, 0.9)
+    assert "fell clear of the old one" in baseline.regression(row(verdict), lower)
+    assert "rose clear of the old one" in baseline.improvement(row(verdict), higher)
+    for close in (row(verdict, 0.3, 0.6), row(verdict, 0.8, 0.9), row(verdict)):
+        assert baseline.regression(row(verdict), close) is None
+        assert baseline.improvement(row(verdict), close) is None
+
+
+def test_both_at_once_is_worse():
+    assert baseline.regression(row("fail"), row("pass", 0.1, 0.2)) is not None
+    assert baseline.improvement(row("fail"), row("pass", 0.1, 0.2)) is None
+    assert baseline.regression(row("pass"), row("fail", 0.9, 1.0)) is not None
+
+
+def test_rows_without_numbers_are_compared_by_verdict_alone():
+    assert baseline.regression(row("error", None, None), row("fail")) is None
+    assert baseline.regression(row("pass", None, None), row("pass", 0.1, 0.2)) is None
+    assert baseline.regression(row("fail"), row("error", None, None)) is None
+
+
+def test_a_report_equals_itself():
+    found = baseline.compare(OLD, CARD.rows, OLD.estimators, "old.json", whole=True)
+    assert (found.regressions, found.improvements, found.not_run, found.unknown) == ((), (), (), ())
+    assert found.compared == len(CARD.rows)
+    assert baseline.differences(OLD.conditions, OLD.conditions, CARD.rows) == []
+
+
+def test_rows_that_did_not_run_are_regressions_only_where_all_were_asked_for():
+    some = [r for r in CARD.rows if r.check != "test_lookalikes"]
+    found = baseline.compare(OLD, some, ["gas"], "old.json")
+    assert found.regressions == ()
+    assert len(found.not_run) == 2
+    found = baseline.compare(OLD, some, ["gas"], "old.json", whole=True)
+    assert [change.sentence for change in found.regressions] == ["passed before, did not run now"]
+    assert len(found.not_run) == 1  # it had failed
+
+
+def test_other_estimators_rows_are_nobodys_and_new_ones_are_named():
+    found = baseline.compare(OLD, [], ["new"], "old.json", whole=True)
+    assert {change.estimator for change in found.regressions} == {None}
+    assert found.unknown == ("new",)
+
+
+def test_an_expected_failure_is_listed_and_fails_nothing():
+    rows = [replace(r, verdict="fail", expected_failure="known \x1b") if r.verdict == "pass" else r for r in CARD.rows]
+    found = baseline.compare(OLD, rows, ["gas"], "old.json")
+    assert len(found.regressions) == 7
+    assert found.failing == ()
+    assert found.regressions[0].describe().endswith("(expected: known  )")
+
+
+CONDITIONS = {
+    "suite": ({"suite": "2027.1"}, "suite 2026.12 there, 2027.1 here"),
+    "recipe": ({"recipe_hash": "cd" * 32}, "graded on recipe tiny@abababab there, recipe tiny@cdcdcdcd here"),
+    "plant": ({"plant": "tulip"}, "plant rose there, tulip here"),
+    "draws": ({"draws": 3}, "draws 2 there, 3 here"),
+    "seeds": ({"seeds": (0, 1, 2)}, "seeds 0,1 there, 0,1,2 here"),
+    "torch": ({"versions": golden_cards.VERSIONS | {"torch": "3.0"}}, "torch 2.13.0 there, 3.0 here"),
+    "numpy": ({"versions": golden_cards.VERSIONS | {"numpy": "3.0"}}, "numpy 2.4.6 there, 3.0 here"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), CONDITIONS.values(), ids=CONDITIONS)
+def test_what_makes_reports_incomparable(change, words):
+    (found,) = baseline.differences(OLD.conditions, replace(OLD.conditions, **change), OLD.rows.values())
+    assert found.describe() == words
+    remedy = baseline.remedy([found], "pytest ...")
+    assert remedy.endswith("make the baseline again: pytest ...")
+    assert ("install torch==2.13.0, or" in remedy) == ("torch" in words)
+
+
+def test_what_does_not():
+    mine = replace(OLD.conditions, versions=golden_cards.VERSIONS | {"pytest-behaviortrace": "9"})
+    assert baseline.differences(OLD.conditions, mine, OLD.rows.values()) == []
+    other = replace(OLD.conditions, seeds=(0,))
+    within = [r for r in CARD.rows if r.check != "test_seed_stability"]
+    assert baseline.differences(OLD.conditions, other, within) == []
+
+
+def test_a_recorded_run_is_compared_with_the_same_run_and_behaviour():
+    run = snapshot.parse(json_report.render(golden_cards.recorded()), "run.json").conditions
+    assert baseline.differences(run, run) == []
+    (other,) = baseline.differences(run, replace(run, behavior="x"))
+    assert other.describe() == "behaviour 'QZ[A-Z]+|x' there, 'x' here"
+    (other,) = baseline.differences(run, replace(run, run_sha256="ef" * 32))
+    assert other.describe() == "graded on recorded run my run@cdcdcdcd there, recorded run my run@efefefef here"
+    moved = replace(run, run="elsewhere/my run")
+    assert baseline.differences(run, moved) == []
+    assert "graded on" in baseline.differences(OLD.conditions, run)[0].describe()
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def compare(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    files.write(CARD, tmp_path / "old.json")
+
+    def compare(card, *more):
+        files.write(card, tmp_path / "new.json")
+        try:
+            code = main(["compare", "old.json", "new.json", *more])
+        except SystemExit as stop:
+            code = stop.code
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return compare
+
+
+def worse():
+    rows = [replace(r, verdict="n/a") if r.verdict == "pass" and r.seed == 1 else r for r in CARD.rows]
+    return replace(CARD, rows=rows)
+
+
+def test_compare_says_what_changed_and_exits_with_1_for_a_regression(compare):
+    code, out, _ = compare(worse())
+    assert code == 1
+    assert out.startswith("against old.json: 5 regressions, 0 improvements in 22 rows\n")
+    assert "  regression: checks/test_headroom.py::test_headroom[seed1]: passed before, n/a now" in out
+    assert compare(CARD)[:2] == (0, "against old.json: 0 regressions, 0 improvements in 22 rows\n")
+
+
+def test_compare_as_json(compare):
+    code, out, _ = compare(worse(), "--json")
+    found = json.loads(out)
+    assert (code, found["compared"], len(found["regressions"])) == (1, 22, 5)
+    assert set(found) == {"baseline", "compared", "regressions", "improvements", "not_run", "not_in_baseline"}
+
+
+def test_compare_notices_an_estimator_that_is_gone(compare):
+    gone = replace(CARD, rows=[r for r in CARD.rows if r.estimator != "dot"], expected={"gas": CARD.expected["gas"]})
+    code, out, _ = compare(gone)
+    assert code == 0
+    assert "not run: 10 rows of the baseline" in out
+    code, out, _ = compare(gone, "--whole")
+    assert code == 1
+    assert "test_lookalikes[dot-seed0]: passed before, did not run now" in out
+
+
+@pytest.mark.parametrize("change", [{"suite": "2027.1"}, {"draws": 3}, {"plant": "tulip"}])
+def test_compare_exits_with_2_where_nothing_can_be_compared(compare, change):
+    code, out, err = compare(replace(CARD, **change))
+    assert (code, out) == (2, "")
+    assert err.startswith("error: old.json and new.json cannot be compared: ")
+    assert err.count("\n") == 1
+
+
+def test_compare_without_a_row_in_common_exits_with_2(compare):
+    assert compare(golden_cards.planted("other"))[0] == 2
+
+
+def test_compare_with_a_broken_report_exits_with_2(compare, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", str(tmp_path / "old.json"), str(tmp_path / "absent.json")])
+    assert stop.value.code == 2
+    assert "absent.json does not exist" in capsys.readouterr().err
