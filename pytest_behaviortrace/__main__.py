@@ -1,4 +1,4 @@
-"""Command line: `python -m pytest_behaviortrace train | rank | calibrate | cache | list`. Parses, delegates, prints."""
+"""Command line: `python -m pytest_behaviortrace train | rank | dump | calibrate | cache | list`. Parses, delegates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_behaviortrace import rank_command
+from pytest_behaviortrace import dump_command, rank_command
 from pytest_behaviortrace.calibration import command
+from pytest_behaviortrace.installed import wrong_versions
 from pytest_behaviortrace.run import budget_command, launch_command
 
 if TYPE_CHECKING:
@@ -33,8 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
+    if args.command in ("train", "rank", "dump", "calibrate") and (lacking := wrong_versions()) is not None:
+        parser.error(lacking)
     try:
         commands = {"train": _train, "rank": _rank, "calibrate": _calibrate, "cache": _cache, "list": _list}
+        commands["dump"] = _dump
         return commands[args.command](args, parser)
     except KeyboardInterrupt:
         print("interrupted; finished units are kept", file=sys.stderr)
@@ -72,6 +76,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=style,
     )  # fmt: skip
     rank_command.add_arguments(rank, _positive)
+
+    dump = commands.add_parser(
+        "dump", parents=[where], help="write the problems of one row into a folder, to find out why it failed",
+        epilog=EXIT_CODES, formatter_class=style,
+    )  # fmt: skip
+    dump_command.add_arguments(dump, _positive)
 
     calibrate = commands.add_parser(
         "calibrate", parents=[where], help="measure how often the checks pass what is worthless, and what is not",
@@ -167,6 +177,11 @@ def _calibrate(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int
 def _rank(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in a grading session on the embedded run
     return rank_command.run(args)
+
+
+def _dump(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in a grading session on the embedded run
+    return dump_command.run(args)
 
 
 def _verify(store: Store, recipe: Recipe, args: argparse.Namespace) -> int:

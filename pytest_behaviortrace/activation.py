@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_behaviortrace import checklist, collection, options, scope, settings
+from pytest_behaviortrace.installed import wrong_versions
 from pytest_behaviortrace.registry import Registry, RegistryError
 from pytest_behaviortrace.reports import json as json_report
 from pytest_behaviortrace.reports import terminal as terminal_report
@@ -48,6 +49,8 @@ def activate(config: pytest.Config) -> GradingSession:
 
     Raises `pytest.UsageError`.
     """
+    if (lacking := wrong_versions()) is not None:
+        raise pytest.UsageError(lacking)
     known = registry(config)
     chosen = settings.resolve(config, known)
     estimators: dict[str, Estimator] = {}

@@ -63,7 +63,7 @@ def score(
     where = f"estimator {name!r} on {len(problem)} {problem.kind}"
     if isinstance(estimator, Isolated):
         answer = estimator.answer(problem, where, timeout)
-        return Scored(_vouched(answer.scores, len(problem), where), answer.seconds, answer.peak_bytes)
+        return Scored(vouched(answer.scores, len(problem), where), answer.seconds, answer.peak_bytes)
     try:
         scoped = problem.scoped(needs_of(estimator))
     except EstimatorError as error:
@@ -91,10 +91,11 @@ def score(
         raise EstimatorError(f"{where} read something it does not declare: problem.{scoped.undeclared[0]}")
     if compare_inputs and _digest(scoped) != before:
         raise InputsChanged(f"{where} changed the arrays it was given; copy before writing")
-    return Scored(_vouched(raw, len(problem), where), seconds, grown[0])
+    return Scored(vouched(raw, len(problem), where), seconds, grown[0])
 
 
-def _vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:
+def vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:
+    """What an estimator returned as (n,) float64 of its own. Raises `EstimatorError` for anything else."""
     if hasattr(raw, "detach"):
         raw = raw.detach().cpu().numpy()
     try:

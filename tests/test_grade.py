@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from surface import ROWS, Repo
 
 import pytest_behaviortrace
-from pytest_behaviortrace import grade
+
+# All of these before pytester notes which modules are there: it puts sys.modules back after a test.
+from pytest_behaviortrace import api, checks, grade, isolation, scoring, session, settings
 from pytest_behaviortrace.asked import Asked, named
-from pytest_behaviortrace.estimator import EstimatorError
+from pytest_behaviortrace.scorecard import SeedFacts
 
 NAMES = ("good", "bad", "unsure", "undeclared", "broken", "mixed", "short")
 
@@ -77,19 +80,25 @@ def test_training_that_fails_is_raised(repo: Repo) -> None:
 
 
 @pytest.fixture
-def here(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> Repo:
+def here(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo]:
     """The repository's fake checks and grader in this process."""
-    import pytest_behaviortrace.checks as checks
-    from pytest_behaviortrace import session
-    from pytest_behaviortrace.scorecard import SeedFacts
-
-    monkeypatch.setattr(checks, "__path__", [str(repo.path / "installed" / "checks")])
-    for name in [name for name in sys.modules if name.startswith("pytest_behaviortrace.checks.")]:
-        monkeypatch.delitem(sys.modules, name)
+    folders: Any = checks.__path__  # the list that the package's spec has too
+    shipped = list(folders)
+    folders[:] = [str(repo.path / "installed" / "checks")]
+    forget_checks()
     monkeypatch.syspath_prepend(str(repo.path))
     monkeypatch.setattr(session, "make_grader", lambda *_: FakeGrader())
     monkeypatch.setattr(session, "describe_seeds", lambda _, seeds: [SeedFacts(s, 0.75, 0.1, 3, 9) for s in seeds])
-    return repo
+    yield repo
+    folders[:] = shipped
+    forget_checks()
+    sys.modules.pop("doubles", None)
+
+
+def forget_checks() -> None:
+    """Check modules of one folder must not pass for those of another."""
+    for name in [name for name in sys.modules if name.startswith("pytest_behaviortrace.checks.")]:
+        del sys.modules[name]
 
 
 class FakeCase:
@@ -106,16 +115,6 @@ class FakeCase:
 class FakeGrader:
     def case(self, name: str, estimator: Any, seed: int | None, draw: int | None, component: str | None) -> FakeCase:
         return FakeCase(name, estimator, seed, draw)
-
-
-@pytest.fixture(autouse=True)
-def fresh_checks() -> Any:
-    """Check modules of a fake repository must not outlive their test."""
-    yield
-    for name in [name for name in sys.modules if name.startswith("pytest_behaviortrace.checks.")]:
-        if "installed" in str(getattr(sys.modules[name], "__file__", "")):
-            del sys.modules[name]
-    sys.modules.pop("doubles", None)
 
 
 def test_an_estimator_that_breaks_gives_error_rows(here: Repo) -> None:
@@ -205,5 +204,8 @@ def test_an_isolated_object_must_be_importable(tmp_path: Path) -> None:
 
 
 def test_the_public_names_are_there() -> None:
-    assert {"grade", "parametrize_with_checks", "Scorecard", "load_problem", "dump"} <= set(pytest_behaviortrace.__all__)
-    assert issubclass(EstimatorError, Exception)
+    assert {"grade", "parametrize_with_checks", "Scorecard", "load_problem", "dump"} <= set(
+        pytest_behaviortrace.__all__
+    )
+    assert grade is api.grade
+    assert all((isolation, scoring, settings))

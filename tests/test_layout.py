@@ -13,6 +13,7 @@ PACKAGE = ROOT / "pytest_behaviortrace"
 HEAVY = {"torch", "transformers", "trl", "datasets", "accelerate", "safetensors"}
 TOUCH_PYTEST = {
     "plugin", "collection", "options", "settings", "activation", "console", "hookspecs", "verdict", "scope", "session",
+    "parametrize",
 }  # fmt: skip
 
 
@@ -116,6 +117,13 @@ def test_statistics_knows_no_run(name: str) -> None:
 def test_reports_point_at_the_scorecard(name: str) -> None:
     ours = {m for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
     assert ours <= {f"pytest_behaviortrace.{name}" for name in ("scorecard", "exhibit", "ranked", "reports", "verdict")}
+
+
+def test_the_scorecard_knows_its_notebook_table_alone_and_only_on_demand() -> None:
+    ours = {m for m in imports(MODULES["scorecard"]) if m.startswith("pytest_behaviortrace.")}
+    assert ours <= {"pytest_behaviortrace.exhibit", "pytest_behaviortrace.reports.notebook"}
+    at_the_top = {n.module for n in MODULES["scorecard"].body if isinstance(n, ast.ImportFrom)}
+    assert "pytest_behaviortrace.reports.notebook" not in at_the_top
 
 
 RANKING = ("ranked", "ranking", "rank_command", "standing", "reports.ranking")
