@@ -142,7 +142,7 @@ def take_in(grading: GradingSession, report: pytest.TestReport) -> None:
     if _died(grading, report):
         grading.record_death(report.nodeid)
     elif report.when == "call" and "bt_verdict" in properties and report.nodeid in grading.specs:
-        grading.record(report.nodeid, properties)
+        grading.record(report.nodeid, properties, getattr(report, "bt_exhibit", None))
 
 
 def _died(grading: GradingSession, report: pytest.TestReport) -> bool:

@@ -78,10 +78,11 @@ def take_in(grading: GradingSession, spec: RowSpec, *, progress: bool) -> outcom
     """Run a row and record how it ended. Raises what training raised."""
     check = next(check for check in grading.checks if check.name == spec.check)
     with as_they_come():
-        ended = outcome.run(grading, check, spec, lambda: _shown(progress))
+        ended = outcome.run(grading, check, spec, lambda: _display(progress))
+        exhibit = outcome.shown(grading, spec, ended)
     if (broken := grading.broken) is not None:
         raise broken
-    grading.record(spec.id, ended.properties)
+    grading.record(spec.id, ended.properties, exhibit)
     return ended
 
 
@@ -94,7 +95,7 @@ def as_they_come() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _shown(progress: bool) -> Iterator[Display]:
+def _display(progress: bool) -> Iterator[Display]:
     yield display_for(sys.stderr if progress else None)
 
 

@@ -130,6 +130,7 @@ class Asked:
             recorded=recorded,
             isolate=self.isolate,
             typed=(),
+            exhibits=self.exhibits,
         )
 
     def _recipe(self) -> Recipe:

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_behaviortrace import outcome, scope
 from pytest_behaviortrace.checklist import PREFIX, Check, RowSpec, checks_dir
+from pytest_behaviortrace.exhibit import Exhibit
 from pytest_behaviortrace.outcome import sentence
 from pytest_behaviortrace.session import GradingSession
 from pytest_behaviortrace.verdict import ClaimFailed, Inconclusive, NotApplicable, Verdict
@@ -75,6 +76,8 @@ class CheckItem(pytest.Item):
 
     check: Check
     spec: RowSpec
+    exhibit: Exhibit | None = None
+    """What the row shows, where someone wants it."""
 
     def runtest(self) -> None:
         """Run the row, training first what is missing.
@@ -87,6 +90,7 @@ class CheckItem(pytest.Item):
         self.user_properties.clear()
         ended = outcome.run(grading, self.check, self.spec, lambda: training_display(self.config))
         self.user_properties.extend(ended.properties.items())
+        self.exhibit = outcome.shown(grading, self.spec, ended)
         error = ended.error
         try:
             if isinstance(error, Inconclusive) and grading.settings.fail_on == "inconclusive":
@@ -99,7 +103,12 @@ class CheckItem(pytest.Item):
             del ended, error  # its frames hold the row's arrays
 
     def amend(self, report: pytest.TestReport, error: BaseException | None) -> None:
-        """Let a report say what pytest cannot know: the reason of a skip, and that a failure was expected."""
+        """Let a report say what pytest cannot know: the reason of a skip, that a failure was expected, what is shown.
+
+        The last is an attribute and no user property, which JUnit's report would print.
+        """
+        if report.when == "call" and self.exhibit:
+            report.bt_exhibit = self.exhibit  # type: ignore[attr-defined]
         expected = dict(self.user_properties).get("bt_expected_failure")
         if report.skipped:
             report.longrepr = self.repr_skip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
@@ -12,6 +13,7 @@ from pytest_behaviortrace.verdict import ENDS_THE_SESSION, ClaimFailed, Decision
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.checklist import Check, RowSpec
+    from pytest_behaviortrace.exhibit import Exhibit
     from pytest_behaviortrace.run.progress import Display
     from pytest_behaviortrace.session import GradingSession
     from pytest_behaviortrace.trial import Trial
@@ -65,6 +67,22 @@ def run(
         verdict, reason, error = verdict_of(raised), sentence(raised), raised
     expected = grading.expected_failures.reason(spec.estimator, spec.check, verdict)
     return Ended(verdict, reason, error, case, expected)
+
+
+def shown(grading: GradingSession, spec: RowSpec, ended: Ended) -> Exhibit | None:
+    """What a row shows in reports with pictures, where someone wants it.
+
+    Where that cannot be gathered it is told, as a warning, and the row stays as it is.
+    """
+    if ended.case is None or not grading.settings.exhibits:
+        return None
+    case: Any = ended.case
+    try:
+        found: Exhibit = case.exhibit()
+    except Exception as error:
+        warnings.warn(f"{spec.id} shows nothing in the report: {sentence(error)}", stacklevel=1)
+        return None
+    return found
 
 
 def verdict_of(error: BaseException) -> Verdict:

@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace.checklist import Check, RowSpec
+from pytest_behaviortrace.exhibit import Exhibit
 from pytest_behaviortrace.expected import ExpectedFailures, Refuted
 from pytest_behaviortrace.scorecard import Cost, Row, RunFacts, Scorecard, SeedFacts, row_of
 from pytest_behaviortrace.suite import SUITE
@@ -56,6 +57,7 @@ class GradingSession:
         }
         self.rows: dict[str, Row] = {}
         self.costs: dict[str, Cost] = {}
+        self.exhibits: dict[str, Exhibit] = {}
         self.make_grader: Callable[[GradingSession, Sequence[int], Display], Grader] = make_grader
         self.describe_seeds: Callable[[Settings, Sequence[int]], list[SeedFacts]] = describe_seeds
         self._seeds: tuple[int, ...] = settings.seeds
@@ -126,10 +128,12 @@ class GradingSession:
         return True
 
     # -- as reports arrive -------------------------------------------------------------------------------------------
-    def record(self, id: str, properties: Mapping[str, Any]) -> None:
-        """Take in the row that a report's properties describe."""
+    def record(self, id: str, properties: Mapping[str, Any], exhibit: Exhibit | None = None) -> None:
+        """Take in the row that a report's properties describe, and what it shows."""
         spec = self.specs[id]
         self.rows[id] = row_of(spec, properties)
+        if exhibit is not None:
+            self.exhibits[id] = exhibit
         if spec.estimator is not None and "bt_seconds" in properties:
             cost = Cost(properties["bt_seconds"], properties["bt_peak_bytes"])
             self.costs[spec.estimator] = self.costs.get(spec.estimator, Cost()).plus(cost)
@@ -169,6 +173,8 @@ class GradingSession:
             self.costs,
             {(found.entry.estimator, found.entry.check): found.message for found in self.refuted()},
             describe_run(settings.recorded) if settings.recorded is not None else None,
+            settings.draws,
+            self.exhibits,
         )
 
 

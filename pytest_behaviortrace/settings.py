@@ -53,6 +53,8 @@ class Settings:
     """Whether estimators are called in processes of their own."""
     typed: tuple[str, ...]
     """Flags typed on the command line that a command to rerun a row must repeat."""
+    exhibits: bool = False
+    """Whether rows are to bring what a report with pictures shows."""
 
 
 def resolve(config: pytest.Config, registry: Registry) -> Settings:

@@ -209,3 +209,12 @@ def test_the_public_names_are_there() -> None:
     )
     assert grade is api.grade
     assert all((isolation, scoring, settings))
+
+
+@pytest.mark.filterwarnings("ignore:a library's warning")
+def test_exhibits_are_kept_where_they_are_wanted(here: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {"gates": [{"name": "AUC"}]}
+    monkeypatch.setattr(FakeCase, "exhibit", lambda self: shown, raising=False)
+    wanted = grade("doubles:good", checks=["gradient_magnitude"], exhibits=True, progress=False)
+    assert wanted.exhibits == {row.id: shown for row in wanted.rows}
+    assert grade("doubles:good", checks=["gradient_magnitude"], progress=False).exhibits == {}
