@@ -119,7 +119,10 @@ def _parser() -> argparse.ArgumentParser:
         "to train what is not there; exit code 1 if anything is not), clear (says what with an option), path."
     )
 
-    commands.add_parser("list", help="list estimators, checks and recipes", epilog=EXIT_CODES, formatter_class=style)
+    listing = commands.add_parser(
+        "list", help="list estimators, checks and recipes", epilog=EXIT_CODES, formatter_class=style
+    )
+    listing.add_argument("-v", "--verbose", action="store_true", help="import every estimator to tell its needs")
     return parser
 
 
@@ -253,11 +256,11 @@ def _missing(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from pytest_behaviortrace import checklist
+    from pytest_behaviortrace import listing
     from pytest_behaviortrace.registry import Registry
     from pytest_behaviortrace.run.recipe import Recipe
 
-    print("\n".join([*Registry().listing(), *checklist.listing()]))
+    print("\n".join(listing.lines(Registry(), imported=args.verbose)))
     print("recipes:")
     for name in Recipe.names():
         print(f"  {name}")

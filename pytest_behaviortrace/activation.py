@@ -40,8 +40,10 @@ def registry(config: pytest.Config) -> Registry:
 
 
 def listing(config: pytest.Config) -> str:
-    """Text of --bt-list; imports no estimator."""
-    return "\n".join([*registry(config).listing(), *checklist.listing()])
+    """Text of --bt-list; imports no estimator unless -v asks for it."""
+    from pytest_behaviortrace import listing
+
+    return "\n".join(listing.lines(registry(config), imported=config.get_verbosity() > 0))
 
 
 def activate(config: pytest.Config) -> GradingSession:
