@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace import outcome
 from pytest_behaviortrace.asked import Asked, named
@@ -69,17 +69,17 @@ def grade(
         exhibits=exhibits,
     )
     grading = asked.opened()
-    for spec in asked.specs().values():
-        take_in(grading, spec, progress=progress)
+    with as_they_come():
+        for spec in asked.specs().values():
+            take_in(grading, spec, progress=progress)
     return grading.scorecard()
 
 
 def take_in(grading: GradingSession, spec: RowSpec, *, progress: bool) -> outcome.Ended:
     """Run a row and record how it ended. Raises what training raised."""
     check = next(check for check in grading.checks if check.name == spec.check)
-    with as_they_come():
-        ended = outcome.run(grading, check, spec, lambda: _display(progress))
-        exhibit = outcome.shown(grading, spec, ended)
+    ended = outcome.run(grading, check, spec, lambda: _display(progress))
+    exhibit = outcome.shown(grading, spec, ended)
     if (broken := grading.broken) is not None:
         raise broken
     grading.record(spec.id, ended.properties, exhibit)
@@ -88,9 +88,17 @@ def take_in(grading: GradingSession, spec: RowSpec, *, progress: bool) -> outcom
 
 @contextlib.contextmanager
 def as_they_come() -> Iterator[None]:
-    """A library's warning decides no claim, whatever filters turn warnings into errors."""
+    """A library's warning decides no claim, whatever filters make errors of warnings; each is shown once."""
+    seen, show = set(), warnings.showwarning
+
+    def first(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+        if (key := (str(message), category, filename, lineno)) not in seen:
+            seen.add(key)
+            show(message, category, filename, lineno, file, line)
+
     with warnings.catch_warnings():
         warnings.simplefilter("default")
+        warnings.showwarning = first
         yield
 
 

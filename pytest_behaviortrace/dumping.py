@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_behaviortrace.api import take_in
+from pytest_behaviortrace.api import as_they_come, take_in
 from pytest_behaviortrace.asked import Asked, named
 from pytest_behaviortrace.checklist import declared
 from pytest_behaviortrace.estimator import EVERYTHING, Estimator, EstimatorError, Needs, NotServed, needs_of
@@ -95,7 +95,8 @@ def dump(
     writer = Writer(grading.estimators[spec.estimator], path)
     grading.estimators = {spec.estimator: writer}
     path.mkdir(parents=True, exist_ok=True)
-    take_in(grading, spec, progress=progress)
+    with as_they_come():
+        take_in(grading, spec, progress=progress)
     if writer.failed is not None:
         raise writer.failed
     found = grading.rows[spec.id]

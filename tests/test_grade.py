@@ -218,3 +218,12 @@ def test_exhibits_are_kept_where_they_are_wanted(here: Repo, monkeypatch: pytest
     wanted = grade("doubles:good", checks=["gradient_magnitude"], exhibits=True, progress=False)
     assert wanted.exhibits == {row.id: shown for row in wanted.rows}
     assert grade("doubles:good", checks=["gradient_magnitude"], progress=False).exhibits == {}
+
+
+def test_a_warning_is_shown_once_and_is_no_error(here: Repo) -> None:
+    """The checks of the fake repository warn in every row, and this suite makes errors of warnings."""
+    with pytest.warns(UserWarning, match="a library's warning") as caught:
+        card = grade("doubles:good", checks=["gradient_magnitude", "fluency_control"], progress=False)
+    assert {row.verdict for row in card.rows} == {"pass"}
+    assert len(card.rows) == 9
+    assert len(caught) == 2  # one for each file
