@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from wrapped_library import projected
 
-from pytest_behaviortrace import grade
+from pytest_behaviortrace import grade, stress  # stress before pytester notes which modules are there
 from pytest_behaviortrace.reports.json import render
 from pytest_behaviortrace.run.store import Store
+
+assert stress  # Hypothesis cannot be imported twice, and pytester puts sys.modules back after a test
 
 TESTS = """
 from pytest_behaviortrace import parametrize_with_checks
