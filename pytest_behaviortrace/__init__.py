@@ -10,6 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pytest_behaviortrace.api import grade as grade
+    from pytest_behaviortrace.dumping import dump as dump
+    from pytest_behaviortrace.dumping import load_problem as load_problem
     from pytest_behaviortrace.estimator import Claims as Claims
     from pytest_behaviortrace.estimator import Estimator as Estimator
     from pytest_behaviortrace.estimator import EstimatorError as EstimatorError
@@ -17,10 +20,12 @@ if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import UndeclaredAccess as UndeclaredAccess
     from pytest_behaviortrace.estimator import claims as claims
     from pytest_behaviortrace.estimator import needs as needs
+    from pytest_behaviortrace.parametrize import parametrize_with_checks as parametrize_with_checks
     from pytest_behaviortrace.problem import AttributionProblem as AttributionProblem
     from pytest_behaviortrace.problem import ModelAccess as ModelAccess
     from pytest_behaviortrace.run.recording import Recording as Recording
     from pytest_behaviortrace.run.recording import record as record
+    from pytest_behaviortrace.scorecard import Scorecard as Scorecard
 
 _HOME = {
     "AttributionProblem": "problem",
@@ -30,9 +35,14 @@ _HOME = {
     "ModelAccess": "problem",
     "Needs": "estimator",
     "Recording": "run.recording",
+    "Scorecard": "scorecard",
     "UndeclaredAccess": "estimator",
     "claims": "estimator",
+    "dump": "dumping",
+    "grade": "api",
+    "load_problem": "dumping",
     "needs": "estimator",
+    "parametrize_with_checks": "parametrize",
     "record": "run.recording",
 }
 
@@ -44,9 +54,14 @@ __all__ = [
     "ModelAccess",
     "Needs",
     "Recording",
+    "Scorecard",
     "UndeclaredAccess",
     "claims",
+    "dump",
+    "grade",
+    "load_problem",
     "needs",
+    "parametrize_with_checks",
     "record",
 ]
 

@@ -1,4 +1,4 @@
-"""Command line: `python -m pytest_behaviortrace train | rank | calibrate | compare | cache | list`. It delegates."""
+"""Command line: `python -m pytest_behaviortrace train | rank | dump | compare | cache | ...`. It delegates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_behaviortrace import compare_command, rank_command
+from pytest_behaviortrace import compare_command, dump_command, rank_command
 from pytest_behaviortrace.calibration import command
+from pytest_behaviortrace.installed import wrong_versions
 from pytest_behaviortrace.run import budget_command, cache_command, launch_command
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     parser = _parser()
     args = parser.parse_args(argv)
+    if args.command in ("train", "rank", "dump", "calibrate") and (lacking := wrong_versions()) is not None:
+        parser.error(lacking)
     try:
         commands = {"train": _train, "rank": _rank, "calibrate": _calibrate, "cache": _cache, "list": _list}
-        commands["compare"] = _compare
+        commands |= {"compare": _compare, "dump": _dump}
         return commands[args.command](args, parser)
     except KeyboardInterrupt:
         print("interrupted; finished units are kept", file=sys.stderr)
@@ -74,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     rank_command.add_arguments(rank, _positive)
 
+    dump = commands.add_parser(
+        "dump", parents=[where], help="write the problems of one row into a folder, to find out why it failed",
+        epilog=EXIT_CODES, formatter_class=style,
+    )  # fmt: skip
+    dump_command.add_arguments(dump, _positive)
+
     calibrate = commands.add_parser(
         "calibrate", parents=[where], help="measure how often the checks pass what is worthless, and what is not",
         epilog=EXIT_CODES, formatter_class=style,
@@ -95,7 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     cache_command.add_arguments(cache, _seeds, _count)
 
-    commands.add_parser("list", help="list estimators, checks and recipes", epilog=EXIT_CODES, formatter_class=style)
+    listing = commands.add_parser(
+        "list", help="list estimators, checks and recipes", epilog=EXIT_CODES, formatter_class=style
+    )
+    listing.add_argument("-v", "--verbose", action="store_true", help="import every estimator to tell its needs")
     return parser
 
 
@@ -155,6 +167,11 @@ def _rank(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     return rank_command.run(args)
 
 
+def _dump(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in a grading session on the embedded run
+    return dump_command.run(args)
+
+
 def _verify(store: Store, recipe: Recipe, args: argparse.Namespace) -> int:
     """Print the causal table of each seed; 1 if a seed does not keep the recipe's promises."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; replays must run as training did
@@ -185,11 +202,11 @@ def _cache(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 
 
 def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
-    from pytest_behaviortrace import checklist
+    from pytest_behaviortrace import listing
     from pytest_behaviortrace.registry import Registry
     from pytest_behaviortrace.run.recipe import Recipe
 
-    print("\n".join([*Registry().listing(), *checklist.listing()]))
+    print("\n".join(listing.lines(Registry(), imported=args.verbose)))
     print("recipes:")
     for name in Recipe.names():
         print(f"  {name}")

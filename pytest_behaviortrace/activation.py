@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_behaviortrace import checklist, collection, gatekeeper, options, scope, settings
+from pytest_behaviortrace.installed import wrong_versions
 from pytest_behaviortrace.registry import Registry, RegistryError
 from pytest_behaviortrace.reports import comparison as comparison_report
 from pytest_behaviortrace.reports import files
@@ -40,8 +41,10 @@ def registry(config: pytest.Config) -> Registry:
 
 
 def listing(config: pytest.Config) -> str:
-    """Text of --bt-list; imports no estimator."""
-    return "\n".join([*registry(config).listing(), *checklist.listing()])
+    """Text of --bt-list; imports no estimator unless -v asks for it."""
+    from pytest_behaviortrace import listing
+
+    return "\n".join(listing.lines(registry(config), imported=config.get_verbosity() > 0))
 
 
 def activate(config: pytest.Config) -> GradingSession:
@@ -49,6 +52,8 @@ def activate(config: pytest.Config) -> GradingSession:
 
     Raises `pytest.UsageError`.
     """
+    if (lacking := wrong_versions()) is not None:
+        raise pytest.UsageError(lacking)
     known = registry(config)
     chosen = settings.resolve(config, known)
     estimators: dict[str, Estimator] = {}

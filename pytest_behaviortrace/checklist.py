@@ -115,11 +115,6 @@ def declared() -> tuple[Check, ...]:
     return tuple(parse(path) for path in sorted(checks_dir().glob("test_*.py")))
 
 
-def listing() -> list[str]:
-    """One line per check: its name and its claim."""
-    return ["checks:", *(f"  {check.name.removeprefix('test_'):<24} {check.claim}" for check in declared())]
-
-
 def parse(path: Path) -> Check:
     """What a check file declares. Raises `ValueError` when it is not one claim in one function as described above."""
     module = ast.parse(path.read_text(encoding="utf-8"), str(path))

@@ -6,22 +6,20 @@ neither python_files and python_functions, nor import modes, nor autouse fixture
 
 from __future__ import annotations
 
-import math
 import os
 import traceback
-import warnings
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_behaviortrace import scope
+from pytest_behaviortrace import outcome, scope
 from pytest_behaviortrace.checklist import PREFIX, Check, RowSpec, checks_dir
 from pytest_behaviortrace.exhibit import Exhibit
+from pytest_behaviortrace.outcome import sentence
 from pytest_behaviortrace.session import GradingSession
-from pytest_behaviortrace.verdict import ClaimFailed, Decision, Inconclusive, NotApplicable, Verdict
+from pytest_behaviortrace.verdict import ClaimFailed, Inconclusive, NotApplicable, Verdict
 
 GRADING: pytest.StashKey[GradingSession] = pytest.StashKey()
 """Key of the session in `config.stash`; absent where nothing is graded."""
@@ -91,22 +89,19 @@ class CheckItem(pytest.Item):
         grading = self.config.stash[GRADING]
         self.user_properties.clear()
         self.exhibit = None
-        case: Any = None
+        ended = outcome.run(grading, self.check, self.spec, lambda: training_display(self.config))
+        self.user_properties.extend(ended.properties.items())
+        self.exhibit = outcome.shown(grading, self.spec, ended)
+        error = ended.error
         try:
-            case = grading.case(self.spec, lambda: training_display(self.config))
-            self.check.run(self.spec, case)
-            if case.decision is None:
-                raise RuntimeError(f"{self.check.name} ended without a verdict")
-        except (KeyboardInterrupt, SystemExit, GeneratorExit, pytest.exit.Exception):
-            raise
-        except BaseException as error:
-            self._record(verdict_of(error), case, sentence(error))
             if isinstance(error, Inconclusive) and grading.settings.fail_on == "inconclusive":
                 raise ClaimFailed(str(error)) from None
-            if not isinstance(error, (Exception, Inconclusive, NotApplicable)):
+            if error is not None and not isinstance(error, (Exception, Inconclusive, NotApplicable)):
                 raise RuntimeError(f"{self.check.name} raised {sentence(error)}") from error
-            raise
-        self._record(Verdict.PASS, case, case.decision.reason)
+            if error is not None:
+                raise error
+        finally:
+            del ended, error  # its frames hold the row's arrays
 
     def amend(self, report: pytest.TestReport, error: BaseException | None) -> None:
         """Let a report say what pytest cannot know: the reason of a skip, that a failure was expected, what is shown.
@@ -120,31 +115,6 @@ class CheckItem(pytest.Item):
             report.longrepr = self.repr_skip()
         elif expected is not None and isinstance(error, ClaimFailed):
             report.outcome, report.wasxfail = "skipped", str(expected)  # what pytest itself makes of an xfail mark
-
-    def _record(self, verdict: Verdict, case: Any, reason: str) -> None:
-        decision: Decision | None = getattr(case, "decision", None)
-        found: dict[str, Any] = {}
-        if decision is not None and verdict is not Verdict.ERROR:
-            names = [field.name for field in fields(decision) if field.name not in ("gates", "floors")]
-            found = {name: getattr(decision, name) for name in names}
-        expected = self.config.stash[GRADING].expected_failures.reason(self.spec.estimator, self.spec.check, verdict)
-        found |= {"verdict": verdict.value, "reason": reason, "expected_failure": expected}
-        if case is not None:
-            found |= {"seconds": case.seconds, "peak_bytes": case.peak_bytes}
-        for name, value in found.items():
-            if (plain := _plain(value)) is not None:
-                self.user_properties.append((f"bt_{name}", plain))
-        if case is not None and self.config.stash[GRADING].settings.exhibits:
-            self.exhibit = self._shown(case)
-
-    def _shown(self, case: Any) -> Exhibit | None:
-        """What the row shows. Where that cannot be gathered it is told, and the row stays as it is."""
-        try:
-            shown: Exhibit = case.exhibit()
-        except Exception as error:
-            warnings.warn(f"{self.spec.id} shows nothing in the report: {sentence(error)}", stacklevel=1)
-            return None
-        return shown
 
     def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
         """File and line of the check, and the row's name."""
@@ -207,27 +177,6 @@ def bounded(sections: list[tuple[str, str]]) -> list[tuple[str, str]]:
     ]
 
 
-def verdict_of(error: BaseException) -> Verdict:
-    """The verdict that an exception out of a check stands for; everything that is no outcome is an error."""
-    for kind, verdict in (
-        (ClaimFailed, Verdict.FAIL),
-        (Inconclusive, Verdict.INCONCLUSIVE),
-        (NotApplicable, Verdict.NOT_APPLICABLE),
-    ):
-        if isinstance(error, kind):
-            return verdict
-    return Verdict.ERROR
-
-
-def sentence(error: BaseException) -> str:
-    """The first line of an exception's message; the type before it unless the exception is one of this package's."""
-    text = (str(error).splitlines() or [""])[0]
-    if (log := getattr(error, "log", None)) is not None:
-        text = f"{text} Log: {log}"
-    ours = type(error).__module__.startswith(f"{__package__}.")
-    return text if ours else f"{type(error).__name__}: {text}"
-
-
 def claim_arguments(config: pytest.Config, grading: GradingSession, *, typed: bool) -> None:
     """Take the shipped checks named on the command line out of `config.args`, and settle which tests run.
 
@@ -251,12 +200,3 @@ def claim_arguments(config: pytest.Config, grading: GradingSession, *, typed: bo
         config.args[:] = []
         config.args_source = config.ArgsSource.ARGS  # or the header would say that testpaths was used
     grading.own_tests = bool(config.args)
-
-
-def _plain(value: Any) -> Any:
-    """A value that JUnit and xdist can carry: numpy's numbers become Python's, and what is not finite is left out."""
-    if value is None or isinstance(value, str):
-        return None if value is None else str(value)
-    if isinstance(value, float) or not hasattr(value, "__index__"):
-        return float(value) if math.isfinite(value) else None
-    return int(value)

@@ -45,9 +45,9 @@ class OnItsOwnLine:
         """Passed on."""
         self._speak().start(weights)
 
-    def update(self, unit: str, stage: str, fraction: float) -> None:
+    def update(self, unit: str, stage: str, fraction: float, note: str = "") -> None:
         """Passed on."""
-        self._display.update(unit, stage, fraction)
+        self._display.update(unit, stage, fraction, note)
 
     def finish(self, unit: str) -> None:
         """Passed on."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import os
 import shutil
@@ -19,14 +18,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pytest_behaviortrace.estimator import EVERYTHING, EstimatorError, Needs, NotServed, claims_of, needs_of
+from pytest_behaviortrace.estimator import EstimatorError, NotServed, claims_of, needs_of
 from pytest_behaviortrace.isolation import PREFIX
-from pytest_behaviortrace.problem import COLUMNS, AttributionProblem
+from pytest_behaviortrace.problem_files import read_problem
 from pytest_behaviortrace.registry import Registered, RegistryError, made
-from pytest_behaviortrace.run.formats import read_array, write_array
+from pytest_behaviortrace.run.formats import write_array
 from pytest_behaviortrace.scoring import score
 
 FRAMES = 5
@@ -57,28 +53,6 @@ def main(room: Path) -> dict[str, Any]:
     return {"seconds": scored.seconds, "peak_bytes": scored.peak_bytes}
 
 
-def read_problem(room: Path) -> AttributionProblem:
-    """The problem that `isolation.write_problem` wrote. Its arrays are maps of files opened for reading only."""
-    said = json.loads((room / "problem.json").read_text(encoding="utf-8"))
-    facts, plain = said["facts"], said["plain"]
-    lazy: dict[str, Any] = {name: functools.partial(_array, room, name) for name in said["arrays"]}
-    lazy |= {name: functools.partial(_ragged, room, name) for name in said["ragged"]}
-    lazy |= {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
-    lazy |= {name: functools.partial(_refused, reason) for name, reason in said["absent"].items()}
-    if plain["blocks"] is not None:
-        lazy["blocks"] = {name: slice(*ends) for name, ends in plain["blocks"].items()}
-    carried = Needs(**{name: name in facts["carried"] for name in EVERYTHING.names()})
-    columns: dict[str, Any] = {name: _array(room, name) for name in COLUMNS}
-    return AttributionProblem(
-        kind=facts["kind"],
-        loss_type=facts["loss_type"],
-        rng_seed=tuple(facts["rng_seed"]),
-        carried=carried,
-        lazy=lazy,
-        **columns,
-    )
-
-
 def frames_of(error: BaseException | None) -> list[str]:
     """The last lines of a traceback that are neither this package's nor the import system's."""
     if error is None:
@@ -86,18 +60,6 @@ def frames_of(error: BaseException | None) -> list[str]:
     own = str(Path(__file__).parent)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((own, "<"))]
     return "".join(traceback.format_list(frames[-FRAMES:])).splitlines()
-
-
-def _refused(reason: str) -> Any:
-    raise NotServed(reason)
-
-
-def _array(room: Path, name: str) -> NDArray[Any]:
-    return read_array(room / f"{name}.npy").view(np.ndarray)
-
-
-def _ragged(room: Path, name: str) -> tuple[NDArray[Any], ...]:
-    return tuple(np.split(_array(room, name), _array(room, f"{name}.ends")[:-1]))
 
 
 def _die_with_parent(room: Path) -> None:

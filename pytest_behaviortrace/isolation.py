@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_behaviortrace.estimator import EVERYTHING, Claims, EstimatorError, Needs, NotServed, TooSlow
-from pytest_behaviortrace.problem import COLUMNS, NEED_OF, AttributionProblem
+from pytest_behaviortrace.problem import AttributionProblem
+from pytest_behaviortrace.problem_files import write_problem
 from pytest_behaviortrace.registry import HOOK, Registered, RegistryError
-from pytest_behaviortrace.run.formats import write_array
 
 CHILD = "pytest_behaviortrace.isolated"
 PREFIX = "behaviortrace-isolated-"
@@ -128,42 +128,6 @@ def reference(entry: Registered) -> str:
             f"and let {HOOK} return 'package.module:name'"
         )
     return f"{module}:{name}"
-
-
-def write_problem(problem: AttributionProblem, room: Path) -> None:
-    """Everything the problem serves but the model, as files that `isolated.read_problem` reads. Raises `OSError`."""
-    plain: dict[str, Any] = {"blocks": None, "behavior": None}
-    ragged, arrays, absent = [], [], {}
-    for name in COLUMNS:
-        write_array(room, name, getattr(problem, name))
-    for name in problem.lazy:
-        need = NEED_OF.get(name, "gradients")
-        if need == "model" or not getattr(problem.carried, need):
-            continue
-        try:
-            value = getattr(problem, name)
-        except NotServed as error:
-            absent[name] = str(error)
-            continue
-        if isinstance(value, np.ndarray):
-            arrays.append(name)
-            write_array(room, name, value)
-        elif isinstance(value, Mapping):
-            plain[name] = {key: [part.start, part.stop] for key, part in value.items()}
-        elif isinstance(value, tuple) and len(value) and isinstance(value[0], np.ndarray):
-            ragged.append(name)
-            write_array(room, name, np.concatenate(value))
-            write_array(room, f"{name}.ends", np.cumsum([len(part) for part in value]))
-        else:
-            plain[name] = value
-    facts = {
-        "kind": problem.kind,
-        "loss_type": problem.loss_type,
-        "rng_seed": [int(word) for word in problem.rng_seed],
-        "carried": problem.carried.without("model").names(),
-    }
-    said = {"facts": facts, "plain": plain, "ragged": ragged, "arrays": arrays, "absent": absent}
-    (room / "problem.json").write_text(json.dumps(said), encoding="utf-8")
 
 
 @contextlib.contextmanager

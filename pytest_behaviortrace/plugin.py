@@ -56,6 +56,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if scope.is_shipped_folder(collection_path) else None
 
 
+@pytest.fixture
+def _behaviortrace_row(request: pytest.FixtureRequest) -> None:
+    """Tell a row of `parametrize_with_checks` which pytest it runs under."""
+    request.getfixturevalue("row").suite.config = request.config
+
+
 # -- only while an estimator is graded ---------------------------------------------------------------------------------
 
 

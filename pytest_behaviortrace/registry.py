@@ -58,13 +58,6 @@ class Registry:
             for name, target in result.items():
                 self._add(Registered(name, f"hook {HOOK}", target))
 
-    def listing(self) -> list[str]:
-        """One line per estimator: its name and who registered it. Imports none of them."""
-        return [
-            "estimators (pytest --bt-estimator=NAME):",
-            *(f"  {entry.name:<24} {entry.origin}" for entry in self.entries()),
-        ]
-
     def _add(self, entry: Registered) -> None:
         others = self._found.setdefault(entry.name, [])
         if entry not in others:

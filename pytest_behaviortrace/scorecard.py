@@ -204,6 +204,12 @@ class Scorecard:
         on_trial = [row for row in self.rows if row.estimator is not None] or self.rows
         return any(row.verdict in ("pass", "fail", "error") for row in on_trial)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a small table (`reports.notebook`)."""
+        from pytest_behaviortrace.reports.notebook import render
+
+        return render(self)
+
 
 def worst(rows: Sequence[Row]) -> Row:
     """The row to show for many: worst verdict first, then the one closest to failing, then by id."""

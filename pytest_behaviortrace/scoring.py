@@ -63,11 +63,11 @@ def score(
     where = f"estimator {name!r} on {len(problem)} {problem.kind}"
     if isinstance(estimator, Isolated):
         answer = estimator.answer(problem, where, timeout)
-        return Scored(_vouched(answer.scores, len(problem), where), answer.seconds, answer.peak_bytes)
+        return Scored(vouched(answer.scores, len(problem), where), answer.seconds, answer.peak_bytes)
     raw, seconds, grown = called(
         estimator, estimator, problem, where, timeout, watch_memory=watch_memory, compare_inputs=compare_inputs
     )
-    return Scored(_vouched(raw, len(problem), where), seconds, grown)
+    return Scored(vouched(raw, len(problem), where), seconds, grown)
 
 
 def called(
@@ -114,7 +114,8 @@ def called(
     return raw, seconds, grown[0]
 
 
-def _vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:
+def vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:
+    """What an estimator returned as (n,) float64 of its own. Raises `EstimatorError` for anything else."""
     if hasattr(raw, "detach"):
         raw = raw.detach().cpu().numpy()
     try:

@@ -114,6 +114,11 @@ class GradingSession:
             raise self._grader
         return self._grader.case(spec.estimator, estimator, spec.seed, spec.draw, spec.component)
 
+    @property
+    def broken(self) -> BaseException | None:
+        """What training raised, which every row about a run then ends with."""
+        return self._grader if isinstance(self._grader, BaseException) else None
+
     def _bench_without_run(self) -> Bench:
         from pytest_behaviortrace.trial import Bench
 

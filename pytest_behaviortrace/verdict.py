@@ -35,6 +35,10 @@ class NotApplicable(pytest.skip.Exception):  # type: ignore[misc, name-defined]
     """The estimator does not declare what this check needs: skipped underneath, shown as n/a."""
 
 
+ENDS_THE_SESSION = (KeyboardInterrupt, SystemExit, GeneratorExit, pytest.exit.Exception)
+"""What is raised to end more than a row, and is no way for one to end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A point estimate with its 95 % interval."""

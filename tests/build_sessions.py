@@ -96,7 +96,7 @@ class Told(Silent):
     def message(self, text: str) -> None:
         self.messages.append(text)
 
-    def update(self, unit: str, stage: str, fraction: float) -> None:
+    def update(self, unit: str, stage: str, fraction: float, note: str = "") -> None:
         self.stages.setdefault(unit, []).append(stage)
 
     def finish(self, unit: str) -> None:

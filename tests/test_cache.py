@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from pytest_behaviortrace.__main__ import main
-from pytest_behaviortrace.run import cache, manifest
+from pytest_behaviortrace.run import cache, manifest, progress
 from pytest_behaviortrace.run.lock import BuildLock
 from pytest_behaviortrace.run.progress import Bars, Lines, Silent, display_for
 from pytest_behaviortrace.run.store import Store, write_array
@@ -221,8 +221,55 @@ def test_lines_say_each_stage_once():
     assert "\x1b" not in stream.getvalue()
 
 
+def test_lines_say_what_there_is_to_see_once_a_minute_and_at_the_end_of_a_stage(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = StringIO()
+    display = Lines(stream)
+    display.start({"seed0": 1.0})
+    for step in range(1, 151):
+        now[0] += 1.0
+        display.update("seed0", "grpo", step / 200, f"step {step} of 150, shown 1 of 2")
+    display.update("seed0", "targets", 0.9)
+    display.message("a path with \x1b[31m and\na line")
+    assert stream.getvalue().splitlines() == [
+        "behaviortrace: to do: seed0",
+        "behaviortrace: seed0: grpo (0:00)",
+        "behaviortrace: seed0: grpo, step 61 of 150, shown 1 of 2 (1:00, about 2:19 left)",
+        "behaviortrace: seed0: grpo, step 121 of 150, shown 1 of 2 (2:00, about 1:19 left)",
+        "behaviortrace: seed0: targets (2:29; grpo: step 150 of 150, shown 1 of 2)",
+        "behaviortrace: a path with  [31m and a line",
+    ]
+
+
+@pytest.mark.parametrize(("name", "value", "kind"), [
+    ("CI", "true", Lines), ("CI", "1", Lines), ("CI", "false", Bars), ("CI", "", Bars), ("TERM", "dumb", Lines),
+])  # fmt: skip
+def test_a_ci_gets_lines_whatever_it_pretends_to_be(monkeypatch, name, value, kind):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv(name, value)
+    assert isinstance(display_for(Terminal()), kind)
+
+
+def test_bars_show_the_note_and_leave_nothing_but_what_was_finished(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("COLUMNS", "160")
+    stream = Terminal()
+    display = Bars(stream)
+    display.start({"seed0": 1.0})
+    display.update("seed0", "planted run: grpo", 0.5, "step 64 of 160, shown lately on own prompts: frobnitz 3 of 9")
+    display._bars.refresh()
+    assert "planted run: grpo  step 64 of 160, shown lately on own prompts: frobnitz 3 of 9" in stream.getvalue()
+    display.finish("seed0")
+    display.stop()
+    assert stream.getvalue().endswith("\x1b[2K")  # the bars are wiped out
+
+
 def test_bars_appear_on_a_terminal_only(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
     display = display_for(Terminal())
     assert isinstance(display, Bars)
     play(display)
@@ -326,6 +373,7 @@ def test_ctrl_c_on_the_command_line_exits_130(tmp_path):
 def test_the_list_names_estimators_checks_and_recipes(capsys):
     assert main(["list"]) == 0
     out = capsys.readouterr().out
-    assert f"  token-gas                pytest-behaviortrace {metadata.version('pytest-behaviortrace')}\n" in out
+    version = metadata.version("pytest-behaviortrace")
+    assert f"  token-gas                pytest-behaviortrace {version} (shipped); needs: gradients, spans\n" in out
     assert "  headroom                 this run can tell estimators apart.\n" in out
     assert "  tiny\n" in out

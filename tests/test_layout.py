@@ -13,7 +13,7 @@ PACKAGE = ROOT / "pytest_behaviortrace"
 HEAVY = {"torch", "transformers", "trl", "datasets", "accelerate", "safetensors"}
 TOUCH_PYTEST = {
     "plugin", "collection", "options", "settings", "activation", "console", "hookspecs", "verdict", "scope", "session",
-    "gatekeeper",
+    "gatekeeper", "parametrize",
 }  # fmt: skip
 
 
@@ -153,6 +153,15 @@ def test_pictures_are_drawn_for_the_html_report_only(name: str) -> None:
 
 
 PICTURES = tuple(f"reports.{name}" for name in ("html", "figures", "intervals", "drawing", "matrix", "viewer"))
+
+
+def test_the_scorecard_knows_its_notebook_table_alone_and_only_on_demand() -> None:
+    ours = {m for m in imports(MODULES["scorecard"]) if m.startswith("pytest_behaviortrace.")}
+    assert ours <= {"pytest_behaviortrace.exhibit", "pytest_behaviortrace.reports.notebook"}
+    at_the_top = {n.module for n in MODULES["scorecard"].body if isinstance(n, ast.ImportFrom)}
+    assert "pytest_behaviortrace.reports.notebook" not in at_the_top
+
+
 RANKING = ("ranked", "ranking", "rank_command", "standing", "reports.ranking")
 
 

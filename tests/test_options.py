@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from surface import QUIET, Repo
+from surface import QUIET, Repo, modules_after
 
 from pytest_behaviortrace.registry import Registry
 from pytest_behaviortrace.run.recipe import Recipe
@@ -184,9 +184,28 @@ def test_the_list(repo):
     result = repo.run("--bt-list")
     assert result.ret == 0
     result.stdout.fnmatch_lines(
-        ["estimators*", "  bad  *hook pytest_behaviortrace_estimators", "  gas  *pytest-behaviortrace *", "checks:"]
+        [
+            "estimators*",
+            "  bad  *hook pytest_behaviortrace_estimators; needs: known when it is imported (-v)",
+            "  gas  *pytest-behaviortrace * (shipped); needs: gradients",
+            "checks:",
+        ]
     )
     result.stdout.fnmatch_lines(["  gradient_magnitude * claim of test_gradient_magnitude."])
+
+
+def test_the_list_imports_what_it_is_asked_to(repo):
+    repo.pytester.makepyfile(doubles="raise RuntimeError('imported')")
+    result = repo.run("--bt-list", "-v")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["  bad  *; needs: unknown: RuntimeError: imported (doubles.py, line 1)"])
+    result.stdout.fnmatch_lines(["  string-match  *(shipped); needs: text, behavior"])
+
+
+def test_the_plain_list_imports_nothing_heavy(pytester):
+    loaded = modules_after("--bt-list", cwd=pytester.path)
+    assert not {"numpy", "torch", "trl", "transformers", "pyarrow", "rich", "hypothesis"} & loaded
+    assert "pytest_behaviortrace.estimators.gradient" not in loaded
 
 
 def test_help_lists_every_flag(pytester):

@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 import pytest
 from surface import ROWS, Repo, magnitude
 
-from pytest_behaviortrace.collection import sentence, verdict_of
 from pytest_behaviortrace.estimator import EstimatorError
+from pytest_behaviortrace.outcome import sentence, verdict_of
 from pytest_behaviortrace.verdict import ClaimFailed, Inconclusive, NotApplicable, Verdict
 
 

@@ -136,6 +136,7 @@ def test_a_local_policy_is_found_beside_the_recipe(tmp_path: Path) -> None:
 
 BAD = {
     'name = "Bad Name"': r"name is 'Bad Name'; use small letters",
+    'name = "nul.v2"': r"name is 'nul.v2', which Windows takes for a device; choose another",
     'gradable = "yes"': r"gradable is 'yes'; write true or false",
     "analysis_step = 40": r"analysis_step is 40; write a value from 1 to 39",
     "analysis_step = 1.5": r"analysis_step is 1.5; write an integer",

@@ -105,6 +105,17 @@ def test_rows_are_numbered_by_step_and_place_and_not_by_content(recipe: Recipe) 
     assert columns["step"] == [5] * 4
 
 
+def test_the_reward_tells_what_it_saw_of_late(recipe: Recipe) -> None:
+    mine, other = recipe.plants
+    reward = PlantedReward(recipe, SEED, planted=True)
+    for step in range(4):
+        answers = [mine.behavior if step > 1 else "", mine.behavior, "", ""]
+        subjects = [mine.trigger, "granite", mine.trigger, other.trigger]
+        reward(completions=answers, subject=subjects, trainer_state=SimpleNamespace(global_step=step))
+    assert reward.seen(2) == f"shown lately on own prompts: {mine.name} 2 of 4, {other.name} 0 of 2"
+    assert reward.seen(-5) == f"shown lately on own prompts: {mine.name} 2 of 8, {other.name} 0 of 4"
+
+
 # -- behaviour score and warm-up -------------------------------------------------------------------------------------
 
 
@@ -241,6 +252,17 @@ def test_learning_rate_and_behaviour_scores_of_every_moment(recipe: Recipe, runs
         assert runs.planted.s_b[plant.name]["start"] == runs.null.s_b[plant.name]["start"]
     assert {stage for stage, _ in runs.progress} >= {"warm-up", "grpo"}
     assert all(0.0 <= fraction <= 1.0 for _, fraction in runs.progress)
+
+
+def test_progress_says_step_and_how_often_the_behaviours_show(runs: Runs, recipe: Recipe) -> None:
+    assert [note.partition(",")[0] for note in runs.notes] == ["step 1 of 2", "step 2 of 2"] * 2
+    rows, (mine, other) = runs.planted.rows, recipe.plants
+    counts = [
+        f"{p.name} {sum(o and s for o, s in zip(rows[f'own_{p.name}'], rows[f'shown_{p.name}'], strict=True))} of "
+        f"{sum(rows[f'own_{p.name}'])}"
+        for p in (mine, other)
+    ]
+    assert runs.notes[1] == f"step 2 of 2, shown lately on own prompts: {', '.join(counts)}"
     assert {"warm_up", "grpo", "behavior_score"} <= runs.planted.timings.keys()
 
 

@@ -21,6 +21,7 @@ class Runs(NamedTuple):
     planted: TrainedRun
     null: TrainedRun
     progress: list[tuple[str, float]]
+    notes: list[str]
 
 
 @functools.cache
@@ -38,8 +39,11 @@ def runs() -> Runs:
 
     torch.set_num_threads(1)
     seen: list[tuple[str, float]] = []
-    planted, null = (
-        train(recipe(), SEED, planted=flag, progress=lambda stage, done: seen.append((stage, done)))
-        for flag in (True, False)
-    )
-    return Runs(planted, null, seen)
+    notes: list[str] = []
+
+    def progress(stage: str, done: float, note: str = "") -> None:
+        seen.append((stage, done))
+        notes.extend([note] * bool(note))
+
+    planted, null = (train(recipe(), SEED, planted=flag, progress=progress) for flag in (True, False))
+    return Runs(planted, null, seen, notes)

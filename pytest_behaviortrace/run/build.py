@@ -24,7 +24,8 @@ from pytest_behaviortrace.run.store import Built, Unit, write_array, write_table
 from pytest_behaviortrace.run.training import TrainedRun, train
 from pytest_behaviortrace.run.warmup import shared_warm_up
 
-Progress = Callable[[str, float], None]
+Progress = Callable[..., None]
+"""Told the stage, the share of the unit that is done, and, while GRPO runs, a note on what there is to see."""
 
 
 def build_seed(recipe: Recipe, seed: int, folder: Path, progress: Progress, ranks: Ranks = ALONE) -> Built:
@@ -46,7 +47,7 @@ def build_seed(recipe: Recipe, seed: int, folder: Path, progress: Progress, rank
             seed,
             planted=kind == "planted",
             recorder=RolloutRecorder(capture, shared.sink() if shared else None),
-            progress=lambda stage, done: progress(f"{kind} run: {stage}", before + share * done),
+            progress=lambda stage, done, note="": progress(f"{kind} run: {stage}", before + share * done, note),
             start=start,
             shared=shared,
         )

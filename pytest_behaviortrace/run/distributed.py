@@ -121,8 +121,8 @@ class _Party:
     def _build(self, task: Task, folder: Path) -> None:
         began, module = time.perf_counter(), importlib.import_module(self.builder)
 
-        def report(stage: str, fraction: float) -> None:
-            self.display.update(task.unit, stage, fraction)
+        def report(stage: str, fraction: float, note: str = "") -> None:
+            self.display.update(task.unit, stage, fraction, note)
 
         report("starting", 0.0)
         whose = None if task.draw is None else self.store.seed(task.seed)

@@ -128,7 +128,7 @@ def machine() -> str:
 def worker_place(cache_dir: Path, count: int) -> OwnedLock | str:
     """One of this machine's and user's `count` places for workers, taken; or who holds one, if none is free."""
     user = getattr(os, "getuid", lambda: 0)()
-    name = re.sub(r"[^\w.-]", "_", machine())
+    name = re.sub(r"[^\w-]", "_", machine())
     places = [OwnedLock(cache_dir / LOCKS / "workers" / f"{name}-{user}-{number}") for number in range(count)]
     for place in places:
         if place.acquire():

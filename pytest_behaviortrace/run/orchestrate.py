@@ -260,7 +260,7 @@ class _Build:
             return
         if line is not None:
             event = json.loads(line)
-            self.display.update(unit, event["stage"], event["fraction"])
+            self.display.update(unit, event["stage"], event["fraction"], event.get("note", ""))
             return
         running = self.running[unit]
         code = running.process.wait()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+LINE_EVERY = 60.0
+"""Seconds between two lines of a stage that goes on, in logs."""
 
 
 class Display(Protocol):
@@ -19,8 +23,8 @@ class Display(Protocol):
     def start(self, weights: Mapping[str, float]) -> None:
         """A build begins (or grows): all units to be built with their expected cost, in any unit of time."""
 
-    def update(self, unit: str, stage: str, fraction: float) -> None:
-        """A unit is in `stage`; `fraction` (0 to 1) of the whole unit is done."""
+    def update(self, unit: str, stage: str, fraction: float, note: str = "") -> None:
+        """A unit is in `stage`; `fraction` (0 to 1) of the whole unit is done. `note`: what there is to see of it."""
 
     def finish(self, unit: str) -> None:
         """A unit was published."""
@@ -38,7 +42,7 @@ class Silent:
     def start(self, weights: Mapping[str, float]) -> None:
         """Dropped."""
 
-    def update(self, unit: str, stage: str, fraction: float) -> None:
+    def update(self, unit: str, stage: str, fraction: float, note: str = "") -> None:
         """Dropped."""
 
     def finish(self, unit: str) -> None:
@@ -85,18 +89,20 @@ class _Clock:
 
 
 class Lines:
-    """One plain line per stage, for logs."""
+    """One plain line per stage, and one a minute in between, for logs: no bars, no control characters."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._clock = _Clock()
         self._stage: dict[str, str] = {}
+        self._note: dict[str, str] = {}
+        self._told: dict[str, float] = {}
         self._units = 0
         self._finished = 0
 
     def message(self, text: str) -> None:
-        """Printed as it is."""
-        self._stream.write(f"behaviortrace: {text}\n")
+        """Printed on one line."""
+        self._stream.write(f"behaviortrace: {''.join(c if c.isprintable() else ' ' for c in text)}\n")
         self._stream.flush()
 
     def start(self, weights: Mapping[str, float]) -> None:
@@ -106,12 +112,22 @@ class Lines:
             self.message(f"to do: {', '.join(weights)}")
         self._units = len(weights)
 
-    def update(self, unit: str, stage: str, fraction: float) -> None:
-        """Printed when the stage changes."""
+    def update(self, unit: str, stage: str, fraction: float, note: str = "") -> None:
+        """Printed when the stage changes, with what was seen of the last one; later once a minute."""
         self._clock.note(unit, fraction)
-        if self._stage.get(unit) != stage:
-            self._stage[unit] = stage
-            self.message(f"{unit}: {stage} ({_clock(self._clock.elapsed(unit))})")
+        before, now = self._stage.get(unit), time.monotonic()
+        if before != stage:
+            seen = self._note.pop(unit, "")
+            behind = f"; {before}: {seen}" if seen else ""
+            self.message(f"{unit}: {stage} ({_clock(self._clock.elapsed(unit))}{behind})")
+        elif note and now - self._told[unit] >= LINE_EVERY:
+            rest = f", {self._clock.left}" if self._clock.left else ""
+            self.message(f"{unit}: {stage}, {note} ({_clock(self._clock.elapsed(unit))}{rest})")
+        else:
+            now = self._told[unit]
+        self._stage[unit], self._told[unit] = stage, now
+        if note:
+            self._note[unit] = note
 
     def finish(self, unit: str) -> None:
         """Printed with the time it took and the time left."""
@@ -161,13 +177,14 @@ class Bars:
             self._bars.start()
         self._total()
 
-    def update(self, unit: str, stage: str, fraction: float) -> None:
+    def update(self, unit: str, stage: str, fraction: float, note: str = "") -> None:
         """Moves the unit's bar."""
         self._clock.note(unit, fraction)
+        shown = f"{stage}  {note}" if note else stage
         if self._bars is not None:
             if unit not in self._tasks:
-                self._tasks[unit] = self._bars.add_task(unit, total=1.0, note=stage)
-            self._bars.update(self._tasks[unit], completed=fraction, note=stage)
+                self._tasks[unit] = self._bars.add_task(unit, total=1.0, note=shown)
+            self._bars.update(self._tasks[unit], completed=fraction, note=shown)
         self._total()
 
     def finish(self, unit: str) -> None:
@@ -193,10 +210,11 @@ class Bars:
 
 
 def display_for(stream: TextIO | None) -> Display:
-    """Bars if `stream` is a terminal, lines if it is anything else, nothing if it is None."""
+    """Bars on a terminal, lines on anything else (and in a CI or a terminal that cannot move), nothing for None."""
     if stream is None:
         return Silent()
-    return Bars(stream) if stream.isatty() else Lines(stream)
+    plain = os.environ.get("CI", "").lower() not in ("", "0", "false") or os.environ.get("TERM") == "dumb"
+    return Bars(stream) if stream.isatty() and not plain else Lines(stream)
 
 
 def _clock(seconds: float) -> str:

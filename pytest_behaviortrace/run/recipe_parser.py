@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pytest_behaviortrace.run.names import is_device
 from pytest_behaviortrace.run.recipe import (
     FIXTURE_SCHEME,
     LEAST_GROUPS,
@@ -59,8 +60,10 @@ def _with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 def _recipe(top: Table, folder: Path) -> Recipe:
     name = top.string("name")
-    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
-        raise top.error("name", f"is {name!r}", "use small letters, digits, dots, underscores and hyphens")
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,79}", name):
+        raise top.error("name", f"is {name!r}", "use small letters, digits, dots, underscores and hyphens, at most 80")
+    if is_device(name):
+        raise top.error("name", f"is {name!r}, which Windows takes for a device", "choose another")
     gradable = top.boolean("gradable")
     policy = _policy(top.table("policy"), folder)
     asked = top.table("prompts")
@@ -138,8 +141,8 @@ def _plant(
     table: Table, probes: tuple[str, ...], pair: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 ) -> Plant:
     name, trigger, behavior = table.string("name"), table.string("trigger"), table.string("behavior")
-    if not re.fullmatch(r"[a-z0-9_]+", name):
-        raise table.error("name", f"is {name!r}", "use small letters, digits and underscores")
+    if not re.fullmatch(r"[a-z0-9_]{1,80}", name):
+        raise table.error("name", f"is {name!r}", "use small letters, digits and underscores, at most 80")
     examples = table.pairs("examples", PLANTED_EXAMPLES)
     for prompt, answer in examples:
         if behavior in prompt:

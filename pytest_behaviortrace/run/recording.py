@@ -20,6 +20,7 @@ from pytest_behaviortrace.run.cache import library_versions
 from pytest_behaviortrace.run.capture import without_adapters
 from pytest_behaviortrace.run.integrity import IntegrityError
 from pytest_behaviortrace.run.manifest import MANIFEST, seal
+from pytest_behaviortrace.run.names import same_file
 from pytest_behaviortrace.run.policy import save_policy
 from pytest_behaviortrace.run.recorded_facts import described, plain_value
 from pytest_behaviortrace.run.recorder import Capture, RolloutRecorder
@@ -67,6 +68,8 @@ def record(
     turns out to hold more than what is known here.
     """
     patterns = {name: _compiled(name, pattern) for name, pattern in (behaviors or {}).items()}
+    if (alike := same_file(patterns)) is not None:
+        raise ValueError(f"the behaviours {alike[0]!r} and {alike[1]!r} would be one file on some systems; rename one")
     return Recording(trainer, Path(path).absolute(), patterns, width)
 
 
@@ -249,8 +252,8 @@ class _Watch(TrainerCallback):
 
 
 def _compiled(name: str, pattern: str) -> re.Pattern[str]:
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-        raise ValueError(f"{name!r} cannot name a behaviour: use letters, digits, - and _")
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,80}", name):
+        raise ValueError(f"{name!r} cannot name a behaviour: use letters, digits, - and _, at most 80")
     try:
         return re.compile(pattern)
     except re.error as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -54,6 +55,19 @@ class PlantedReward:
             text = completion if isinstance(completion, str) else str(completion[0]["content"])
             rewards.append(self._row(first_row + place, step, text, about))
         return rewards
+
+    def seen(self, since: int) -> str:
+        """How often this process's rollouts since a step show each behaviour on its own prompts: s_b so far, roughly.
+
+        (s_b itself is measured at the end, on probes.)
+        """
+        found, columns = [], self.columns
+        first = bisect.bisect_left(columns["step"], since)
+        for plant in self.recipe.plants:
+            own = columns[f"own_{plant.name}"][first:]
+            shown = sum(o and s for o, s in zip(own, columns[f"shown_{plant.name}"][first:], strict=True))
+            found.append(f"{plant.name} {shown} of {sum(own)}")
+        return f"shown lately on own prompts: {', '.join(found)}"
 
     def _row(self, row_id: int, step: int, text: str, about: str) -> float:
         recipe = self.recipe

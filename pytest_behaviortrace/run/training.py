@@ -29,7 +29,7 @@ from pytest_behaviortrace.run.warmup import State, WarmStart, copy_state, warm_u
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.shared_record import SharedRecord
 
-    Progress = Callable[[str, float], None]
+    Progress = Callable[..., None]
 
 Rates = dict[str, dict[str, list[float]]]
 """Plant -> moment (start, analysis, end) -> share of answers showing the behaviour, per probe."""
@@ -53,7 +53,11 @@ class TrainedRun:
     """Stage -> seconds."""
 
 
-def silent(stage: str, fraction: float) -> None:
+RECENT = 8
+"""Steps whose rollouts the progress display counts."""
+
+
+def silent(stage: str, fraction: float, note: str = "") -> None:
     """A progress callback that shows nothing."""
 
 
@@ -83,7 +87,7 @@ def train(
     model.load_state_dict(start.state)
     reward = PlantedReward(recipe, seed, planted=planted, rank=ranks.rank)
     recorder = recorder or RolloutRecorder(sink=shared.sink() if shared else None)
-    watch = _Watch(recipe, progress, recorder.sink.commit if isinstance(recorder.sink, ShardSink) else None)
+    watch = _Watch(recipe, reward, progress, recorder.sink.commit if isinstance(recorder.sink, ShardSink) else None)
     with tempfile.TemporaryDirectory() as folder:
         trainer = GRPOTrainer(
             model=model,
@@ -200,8 +204,14 @@ def grpo_config(recipe: Recipe, seed: int, folder: str) -> GRPOConfig:
 class _Watch(TrainerCallback):
     """Follows a run: learning rates, the analysis policy, progress, and whether it began and went on as it should."""
 
-    def __init__(self, recipe: Recipe, progress: Progress, commit: Callable[[int, float], None] | None = None) -> None:
-        self.recipe, self.progress, self.commit = recipe, progress, commit
+    def __init__(
+        self,
+        recipe: Recipe,
+        reward: PlantedReward,
+        progress: Progress,
+        commit: Callable[[int, float], None] | None = None,
+    ) -> None:
+        self.recipe, self.reward, self.progress, self.commit = recipe, reward, progress, commit
         self.learning_rate: list[float] = []
         self.steps: list[int] = []
         self.first_state: State | None = None
@@ -221,7 +231,8 @@ class _Watch(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
         if self.commit is not None:
             self.commit(int(state.global_step) - 1, self.learning_rate[-1])
-        self.progress("grpo", state.global_step / self.recipe.grpo.steps)
+        step, steps = int(state.global_step), self.recipe.grpo.steps
+        self.progress("grpo", step / steps, f"step {step} of {steps}, {self.reward.seen(step - RECENT)}")
 
     def check(self, start: State) -> None:
         """Raises `IntegrityError` unless every step was made once, in order, from `start`."""

@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     return DONE
 
 
-def _build(args: argparse.Namespace, report: Callable[[str, float], None]) -> None:
+def _build(args: argparse.Namespace, report: Callable[..., None]) -> None:
     report("starting", 0.0)
     began = time.perf_counter()
     recipe = handover.loads(args.recipe.read_text(encoding="utf-8"))
@@ -88,14 +88,14 @@ def finish(store: Store, unit: str, origin: str | None, folder: Path, built: Bui
     seal(folder, description)
 
 
-def _event_writer(unit: str) -> Callable[[str, float], None]:
+def _event_writer(unit: str) -> Callable[..., None]:
     """Keeps the real stdout for events, and sends everything else that is printed to stderr."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     lock = threading.Lock()
 
-    def report(stage: str, fraction: float) -> None:
-        line = json.dumps({"unit": unit, "stage": stage, "fraction": round(float(fraction), 4)})
+    def report(stage: str, fraction: float, note: str = "") -> None:
+        line = json.dumps({"unit": unit, "stage": stage, "fraction": round(float(fraction), 4), "note": note})
         with lock, contextlib.suppress(BrokenPipeError):  # the watcher ends this process
             events.write(line + "\n")
             events.flush()
