@@ -60,6 +60,12 @@ def test_the_recording_of_the_readme_makes_a_record(tmp_path: Path, monkeypatch:
     assert (tmp_path / "myrun" / "manifest.json").is_file()
 
 
+def test_the_wrapped_library_of_the_readme_is_the_one_that_is_graded() -> None:
+    (source,) = [block for block in blocks("python") if "SparseRandomProjection" in block]
+    tried = (Path(__file__).parent / "wrapped_library.py").read_text(encoding="utf-8")
+    assert source.strip() == tried.split('"""', 2)[2].strip()
+
+
 def test_the_expected_failures_of_the_readme_are_read() -> None:
     (source,) = [block for block in blocks("text") if "lookalikes" in block]
     checks = {check.name: True for check in checklist.declared()}
