@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,6 @@ from pytest_behaviortrace.run.store import Store
 from pytest_behaviortrace.session import describe_seeds
 from pytest_behaviortrace.verdict import ClaimFailed, Decision, Inconclusive
 
-LARGEST = 300_000
-"""Bytes of all exhibits of one estimator with three seeds and two draws, as JSON."""
 ROWS: list[tuple[str, dict[str, Any]]] = [
     ("headroom", {"seed": 0}),
     ("gradient_magnitude", {"seed": 0}),
@@ -188,41 +185,3 @@ def test_stability_shows_every_seed_and_draw(shown: dict[str, tuple[Decision, Ex
             assert (gate["low"] or 0) < (gate["estimate"] or 0) < (gate["high"] or 0)
         nearest = min(gate["estimate"] or 0.0 for gate in exhibit["gates"] if gate["control"] is not None)
         assert nearest == pytest.approx(decision.margin_low, abs=1e-3)
-
-
-SEEN = """
-import dataclasses, json, sys
-from pathlib import Path
-import pytest
-from pytest_behaviortrace.collection import GRADING
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionstart(session):
-    grading = session.config.stash[GRADING]
-    grading.settings = dataclasses.replace(grading.settings, exhibits=True)
-
-def pytest_unconfigure(config):
-    if not hasattr(config, "workerinput"):
-        seen = json.dumps(dict(config.stash[GRADING].scorecard().exhibits), ensure_ascii=False, allow_nan=False)
-        Path("seen.json").write_text(seen, encoding="utf-8")
-    else:
-        loaded = {"torch", "trl", "transformers", "datasets"} & set(sys.modules)
-        Path(f"heavy-{config.workerinput['workerid']}.txt").write_text(str(sorted(loaded)))
-"""
-
-
-def test_a_whole_session_brings_them_through_workers_and_its_reports_stay_as_they_were(
-    pytester: pytest.Pytester, store: Store
-) -> None:
-    pytester.makepyfile(seen=SEEN)
-    flags = ("-p", "no:hypothesispytest", f"--bt-cache-dir={store.cache_dir}", "--bt-estimator=gas")
-    pytester.runpytest_subprocess(*flags, "--bt-report=on.json", "-p", "seen", "-n", "2", "--junitxml=on.xml")
-    pytester.runpytest_subprocess(*flags, "--bt-report=off.json")
-    assert Path("on.json").read_bytes() == Path("off.json").read_bytes()
-    assert "QZXBT" not in Path("on.xml").read_text(encoding="utf-8")
-    assert [Path(f"heavy-gw{worker}.txt").read_text() for worker in (0, 1)] == ["[]", "[]"]
-    assert Path("seen.json").stat().st_size < LARGEST
-    exhibits = json.loads(Path("seen.json").read_text(encoding="utf-8"))
-    rows = json.loads(Path("on.json").read_text(encoding="utf-8"))["rows"]
-    assert exhibits.keys() == {row["id"] for row in rows if row["check"] != "test_stress"}
-    assert all("gates" in exhibit for exhibit in exhibits.values())

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from wrapped_library import projected
 
 from pytest_behaviortrace import grade, stress  # stress before pytester notes which modules are there
-from pytest_behaviortrace.reports.json import render
 from pytest_behaviortrace.run.store import Store
 
 assert stress  # Hypothesis cannot be imported twice, and pytester puts sys.modules back after a test
@@ -20,14 +17,6 @@ from pytest_behaviortrace import parametrize_with_checks
 def test_attribution(row):
     row()
 """
-
-
-def test_it_writes_the_bytes_that_pytest_writes(pytester: pytest.Pytester, store: Store) -> None:
-    flags = ("-p", "no:hypothesispytest", f"--bt-cache-dir={store.cache_dir}", "--bt-report=report.json")
-    pytester.runpytest_subprocess(*flags, "--bt-estimator=string-match", "--bt-estimator=norm-only")
-    card = grade(["string-match", "norm-only"], cache_dir=store.cache_dir, progress=False)
-    assert render(card).encode() == Path("report.json").read_bytes()
-    assert "norm-only</strong>" in card._repr_html_()
 
 
 def test_rows_in_a_users_own_tests_end_as_in_a_session(pytester: pytest.Pytester, store: Store) -> None:
