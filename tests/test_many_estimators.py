@@ -1,4 +1,4 @@
-"""What a session keeps of its estimators: enough to score each problem once, and no more for thousands than for a few."""
+"""What a session keeps of its estimators: enough to score each problem once, no more for thousands than for a few."""
 
 from __future__ import annotations
 
