@@ -5,14 +5,18 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
+from pathlib import Path
 
 import pytest
 from surface import ROWS, Repo
 
 from pytest_behaviortrace import checklist
+from pytest_behaviortrace.asked import Asked
 from pytest_behaviortrace.checklist import BLOCK, RowSpec, planned
+from pytest_behaviortrace.exhibit import PICTURED, Exhibit
 from pytest_behaviortrace.outcome import let_go
 from pytest_behaviortrace.trial import REMEMBERED, Bench
+from pytest_behaviortrace.verdict import Gate, Interval, decide
 
 CHECKS = checklist.declared()
 
@@ -194,3 +198,21 @@ def test_training_that_failed_is_raised_in_every_row_without_growing(
     lengths = [int(line) for line in (repo.path / "lengths").read_text(encoding="utf-8").split()]
     assert len(lengths) == ROWS
     assert len(set(lengths[1:])) == 1, lengths
+
+
+# --- pictures ---
+def test_pictures_are_gathered_of_as_many_estimators_as_a_page_shows(tmp_path: Path) -> None:
+    asked = Asked({name: (lambda problem: problem.advantage) for name in names(PICTURED + 2)}, cache_dir=tmp_path)
+    session = asked.opened()
+    gathered = {spec.estimator for spec in session.specs.values() if session.pictured(spec)}
+    assert gathered == {None, *names(PICTURED)}
+
+
+def test_a_row_without_pictures_still_shows_what_decided_it() -> None:
+    trial = Bench().trial("e000", None)
+    gate = Gate("AUC", Interval(0.8, 0.7, 0.9), bar=0.5)
+    trial.show(lambda: Exhibit(rollouts_note="a ranking"))
+    trial.conclude(decide([gate], chance=0.5, n=10))
+    assert [shown["name"] for shown in trial.exhibit(pictures=False)["gates"]] == ["AUC"]
+    assert "rollouts_note" in trial.exhibit()
+    assert "rollouts_note" not in trial.exhibit(pictures=False)
