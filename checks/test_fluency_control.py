@@ -47,7 +47,7 @@ def fluency_controlled_auc(case: Case, seed: int, draw: int) -> Replicated:
     """Within-group AUC after the whole basis of fluency is removed inside groups."""
     siblings = case.evidence.siblings(seed, draw)
     scores = sibling_scores(case, siblings)
-    return case.grader.memo(("residual AUC", case.name, siblings.key), lambda: residual(case, siblings, scores))
+    return case.own(("residual AUC", siblings.key), lambda: residual(case, siblings, scores))
 
 
 def controls(case: Case, siblings: Siblings) -> dict[str, Replicated]:

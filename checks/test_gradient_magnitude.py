@@ -100,7 +100,7 @@ def window_precision(case: Case, seed: int) -> Replicated:
     """Precision at the ground-truth count inside the window, minus chance, with its cluster-bootstrap replicates."""
     rollouts = case.evidence.rollouts(seed)
     scores = case.scores(rollouts.key, rollouts.problem)
-    return case.grader.memo(("window precision", case.name, seed), lambda: excess(case, rollouts, scores))
+    return case.own(("window precision", seed), lambda: excess(case, rollouts, scores))
 
 
 def controls(case: Case, seed: int) -> dict[str, Replicated]:

@@ -36,7 +36,7 @@ def decoy_auc(case: Case, seed: int) -> Replicated:
     """AUC of ground truth against decoys of nearby steps."""
     rollouts = case.evidence.rollouts(seed)
     scores = case.scores(rollouts.key, rollouts.problem)
-    return case.grader.memo(("decoy AUC", case.name, seed), lambda: against_decoys(case, rollouts, scores))
+    return case.own(("decoy AUC", seed), lambda: against_decoys(case, rollouts, scores))
 
 
 def controls(case: Case, seed: int) -> dict[str, Replicated]:

@@ -83,6 +83,7 @@ def take_in(grading: GradingSession, spec: RowSpec, *, progress: bool) -> outcom
     if (broken := grading.broken) is not None:
         raise broken
     grading.record(spec.id, ended.properties, exhibit)
+    outcome.let_go(ended.error)
     return ended
 
 

@@ -73,13 +73,11 @@ class Asked:
             raise ValueError(f"{name} is about planted runs and run names another; leave one out")
 
     def specs(self) -> dict[str, checklist.RowSpec]:
-        """The rows that were asked for, by id, in the order of the checks. Imports neither numpy nor torch."""
+        """The rows that were asked for, by id, in the order in which they run. Imports neither numpy nor torch."""
         numbers = range(self.seeds) if self.run is None else (0,)
-        every = {
-            spec.id: spec
-            for check in checklist.declared()
-            for spec in check.rows(tuple(self.estimators), numbers, self.draws, recorded=self.run is not None)
-        }
+        every = checklist.planned(
+            checklist.declared(), tuple(self.estimators), numbers, self.draws, recorded=self.run is not None
+        )
         if self.checks is None:
             return every
         from pytest_behaviortrace.scope import select

@@ -21,6 +21,10 @@ PACKAGE = "pytest_behaviortrace.checks"
 PREFIX = "checks"
 """First part of every row's id, wherever the package is installed."""
 
+BLOCK = 32
+"""Estimators whose rows run side by side, check by check; the next ones follow when they are through, so that what was
+remembered of them can go."""
+
 ARGUMENTS = ("bt_case", "bt_estimator", "bt_seed", "bt_draw", "bt_component")
 
 
@@ -113,6 +117,20 @@ def checks_dir() -> Path:
 def declared() -> tuple[Check, ...]:
     """Every shipped check, by file name."""
     return tuple(parse(path) for path in sorted(checks_dir().glob("test_*.py")))
+
+
+def planned(
+    checks: Sequence[Check], estimators: Sequence[str], seeds: Sequence[int], draws: int, *, recorded: bool = False
+) -> dict[str, RowSpec]:
+    """Every row by id, in the order in which they run: check by check for `BLOCK` estimators at a time."""
+    found = {}
+    for start in range(0, max(len(estimators), 1), BLOCK):
+        for check in checks:
+            if start and "bt_estimator" not in check.arguments:
+                continue
+            for spec in check.rows(estimators[start : start + BLOCK], seeds, draws, recorded):
+                found[spec.id] = spec
+    return found
 
 
 def parse(path: Path) -> Check:

@@ -6,9 +6,10 @@ neither python_files and python_functions, nor import modes, nor autouse fixture
 
 from __future__ import annotations
 
+import itertools
 import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,13 @@ class CheckSuite(pytest.Collector):
         return suite
 
     def collect(self) -> Iterator[CheckModule]:
-        """A node per check file that has rows to run."""
-        for check in self.config.stash[GRADING].checks:
+        """A node per check file, in the order of the rows: one for each block of many estimators."""
+        grading = self.config.stash[GRADING]
+        checks = {check.name: check for check in grading.checks}
+        for name, specs in itertools.groupby(grading.specs.values(), key=lambda spec: spec.check):
+            check = checks[name]
             module = CheckModule.from_parent(self, name=check.path.name, path=check.path, nodeid=check.id)
-            module.check = check
+            module.check, module.specs = check, [spec for spec in specs if grading.wants(spec)]
             yield module
 
 
@@ -52,23 +56,23 @@ class CheckModule(pytest.Collector):
     """One check file. Not a `pytest.File`: --lf leaves out files that are not where their id says."""
 
     check: Check
+    specs: Sequence[RowSpec]
 
     def collect(self) -> Iterator[CheckItem]:
         """Its rows, as far as they were asked for."""
-        grading, manager = self.config.stash[GRADING], self.config.pluginmanager
+        manager = self.config.pluginmanager
         self.add_marker(pytest.mark.behaviortrace)
         self.add_marker(pytest.mark.filterwarnings("default"))  # a library's warning decides no claim
         if manager.hasplugin("timeout"):
             self.add_marker(pytest.mark.timeout(0))  # the first row may wait for training
         if manager.hasplugin("rerunfailures"):
             self.add_marker(pytest.mark.flaky(reruns=0, condition=False))  # a verdict drawn again is none
-        for spec in grading.specs.values():
-            if spec.check == self.check.name and grading.wants(spec):
-                # With an id of its own: pytest 9.2 tells parameters from names only when it parses an id, and --lf
-                # compares ids in that form.
-                item = CheckItem.from_parent(self, name=spec.name, nodeid=spec.id)
-                item.check, item.spec = self.check, spec
-                yield item
+        for spec in self.specs:
+            # With an id of its own: pytest 9.2 tells parameters from names only when it parses an id, and --lf
+            # compares ids in that form.
+            item = CheckItem.from_parent(self, name=spec.name, nodeid=spec.id)
+            item.check, item.spec = self.check, spec
+            yield item
 
 
 class CheckItem(pytest.Item):
@@ -77,7 +81,9 @@ class CheckItem(pytest.Item):
     check: Check
     spec: RowSpec
     exhibit: Exhibit | None = None
-    """What the row shows, where someone wants it."""
+    """What the row shows, where someone wants it, until its report has it."""
+    raised: BaseException | None = None
+    """What the row ended with, until it has been reported."""
 
     def runtest(self) -> None:
         """Run the row, training first what is missing.
@@ -103,13 +109,20 @@ class CheckItem(pytest.Item):
         finally:
             del ended, error  # its frames hold the row's arrays
 
+    def teardown(self) -> None:
+        """Keep nothing of the row: pytest keeps the items of a session to its end."""
+        outcome.let_go(self.raised)
+        self.exhibit = self.raised = None
+
     def amend(self, report: pytest.TestReport, error: BaseException | None) -> None:
         """Let a report say what pytest cannot know: the reason of a skip, that a failure was expected, what is shown.
 
         The last is an attribute and no user property, which JUnit's report would print.
         """
-        if report.when == "call" and self.exhibit:
-            report.bt_exhibit = self.exhibit  # type: ignore[attr-defined]
+        if report.when == "call":
+            self.raised = error
+            if self.exhibit:
+                report.bt_exhibit = self.exhibit  # type: ignore[attr-defined]
         expected = dict(self.user_properties).get("bt_expected_failure")
         if report.skipped:
             report.longrepr = self.repr_skip()

@@ -12,6 +12,9 @@ POINTS = 400
 """Most entries of a list of points."""
 DIGITS = 4
 """Significant digits of a number."""
+PICTURED = 15
+"""Estimators that get pictures, in the order asked for: more would make a page that no browser likes to open, and a
+session that carries all of them to its end."""
 
 
 def plain(number: float) -> float | None:

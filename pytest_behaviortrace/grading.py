@@ -133,7 +133,7 @@ class Case(Trial):
             raise NotApplicable(f"{self.name} needs {' and '.join(missing)}; {what} carry none{why}")
 
     def scores(self, key: tuple[Any, ...], problem: AttributionProblem) -> Scores:
-        """The estimator's score of every item of a problem; the same problem (same key) is scored once a session.
+        """The estimator's score of every item of a problem; the same problem (same key) is scored once (see `own`).
 
         Raises `EstimatorError` when the estimator breaks, `NotApplicable` when the problem lacks what it needs.
         """
@@ -148,17 +148,20 @@ class Case(Trial):
             try:
                 scored = score(name, estimator, problem, timeout, **self.grader.care)
             except EstimatorError as error:  # remembered too: a slow or broken estimator breaks once, not per row
-                return error.__cause__ if isinstance(error.__cause__, NotServed) and recorded else error
+                cause = error.__cause__
+                return cause.with_traceback(None) if isinstance(cause, NotServed) and recorded else error
             except NotServed as error:  # an isolated one
-                return error if recorded else EstimatorError(f"{name!r} raised NotServed: {error}")
+                if not recorded:
+                    return EstimatorError(f"{name!r} raised NotServed: {error}")
+                return error.with_traceback(None)
             self.spend(scored.seconds, scored.peak_bytes)
             return scored
 
-        outcome = self.grader.memo(("scores", name, key), attempt)
+        outcome = self.own(("scores", key), attempt)
         if isinstance(outcome, NotServed):
             raise NotApplicable(f"{name} reads what this run does not have: {outcome}")
         if isinstance(outcome, EstimatorError):
-            raise outcome
+            raise outcome.with_traceback(None)  # each raise would add to it
         return outcome.scores
 
     def fold_scores(self, key: tuple[Any, ...], folds: Sequence[tuple[AttributionProblem, IntArray]], n: int) -> Scores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -78,11 +79,23 @@ def shown(grading: GradingSession, spec: RowSpec, ended: Ended) -> Exhibit | Non
         return None
     case: Any = ended.case
     try:
-        found: Exhibit = case.exhibit()
+        found: Exhibit = case.exhibit(pictures=grading.pictured(spec))
     except Exception as error:
         warnings.warn(f"{spec.id} shows nothing in the report: {sentence(error)}", stacklevel=1)
         return None
     return found
+
+
+def let_go(error: BaseException | None) -> None:
+    """Empty the frames of an exception that has been reported, and of what caused it.
+
+    Scores are remembered, errors in place of them too, and a frame of an estimator may hold all of its arrays.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def verdict_of(error: BaseException) -> Verdict:

@@ -6,11 +6,12 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from importlib import metadata
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace.baseline import Comparison, compare
-from pytest_behaviortrace.checklist import Check, RowSpec
-from pytest_behaviortrace.exhibit import Exhibit
+from pytest_behaviortrace.checklist import Check, RowSpec, planned
+from pytest_behaviortrace.exhibit import PICTURED, Exhibit
 from pytest_behaviortrace.expected import ExpectedFailures, Refuted
 from pytest_behaviortrace.scorecard import Cost, Row, RunFacts, Scorecard, SeedFacts, row_of
 from pytest_behaviortrace.suite import SUITE
@@ -28,6 +29,10 @@ LIBRARIES = ("numpy", "pytest-behaviortrace", "torch", "transformers", "trl")
 """Libraries whose versions are in the report."""
 
 DEAD_WORKER = "the process that ran this row died; run it alone, with -p no:xdist, to see why"
+
+
+TOLD = "_behaviortrace_told"
+"""Name of the mark on an exception that has been shown in full."""
 
 
 class GradingSession:
@@ -50,13 +55,9 @@ class GradingSession:
         """Ids of rows asked for on the command line; None: all."""
         self.own_tests = False
         """Whether the user's tests run as well."""
-        self.specs = {
-            spec.id: spec
-            for check in checks
-            for spec in check.rows(
-                settings.estimators, settings.seeds, settings.draws, recorded=settings.recorded is not None
-            )
-        }
+        self.specs = planned(
+            checks, settings.estimators, settings.seeds, settings.draws, recorded=settings.recorded is not None
+        )
         self.rows: dict[str, Row] = {}
         self.costs: dict[str, Cost] = {}
         self.exhibits: dict[str, Exhibit] = {}
@@ -64,9 +65,12 @@ class GradingSession:
         self.describe_seeds: Callable[[Settings, Sequence[int]], list[SeedFacts]] = describe_seeds
         self._seeds: tuple[int, ...] = settings.seeds
         self._grader: Grader | BaseException | None = None
+        self._broke_at: TracebackType | None = None
         self._bench: Bench | None = None
         self._run_free = frozenset(check.name for check in checks if not check.needs_run)
-        self._told: list[BaseException] = []
+        self._expected: dict[str | None, set[str]] = {}
+        for spec in self.specs.values():
+            self._expected.setdefault(spec.estimator, set()).add(spec.id)
         self._facts: dict[tuple[int, ...], list[SeedFacts]] = {}
         self.baseline: Snapshot | None = None
         """The report that this session is compared with."""
@@ -94,6 +98,10 @@ class GradingSession:
         seeds = {spec.seed for spec in specs if spec.check not in self._run_free}
         return self.settings.seeds if None in seeds else tuple(sorted(s for s in seeds if s is not None))
 
+    def pictured(self, spec: RowSpec) -> bool:
+        """Whether a report with pictures has some of this row."""
+        return spec.estimator is None or spec.estimator in self.settings.estimators[:PICTURED]
+
     # -- while rows run ----------------------------------------------------------------------------------------------
     def case(self, spec: RowSpec, showing: Callable[[], AbstractContextManager[Display]]) -> Any:
         """The `Case` of a row, or a `Trial` where its check needs no run.
@@ -109,9 +117,9 @@ class GradingSession:
                 try:
                     self._grader = self.make_grader(self, self._seeds, display)
                 except Exception as error:
-                    self._grader = error
+                    self._grader, self._broke_at = error, error.__traceback__
         if isinstance(self._grader, BaseException):
-            raise self._grader
+            raise self._grader.with_traceback(self._broke_at)  # or it would grow with every row
         return self._grader.case(spec.estimator, estimator, spec.seed, spec.draw, spec.component)
 
     @property
@@ -128,10 +136,9 @@ class GradingSession:
 
     def first_time(self, error: BaseException) -> bool:
         """Whether an exception has not been shown in full yet: many rows can end with the same one."""
-        if any(error is told for told in self._told):
-            return False
-        self._told.append(error)
-        return True
+        first = TOLD not in vars(error)
+        vars(error)[TOLD] = True  # on the exception itself: a list would keep every one of them
+        return first
 
     # -- as reports arrive -------------------------------------------------------------------------------------------
     def record(self, id: str, properties: Mapping[str, Any], exhibit: Exhibit | None = None) -> None:
@@ -171,10 +178,7 @@ class GradingSession:
         seeds = self._seeds_of(self.specs[id] for id in self.rows)
         if seeds not in self._facts:
             self._facts[seeds] = self.describe_seeds(settings, seeds)
-        expected = {
-            name: frozenset(spec.id for spec in self.specs.values() if spec.estimator == name)
-            for name in settings.estimators
-        }
+        expected = {name: frozenset(self._expected.get(name, ())) for name in settings.estimators}
         return Scorecard(
             SUITE,
             settings.recipe.name,

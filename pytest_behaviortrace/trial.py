@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -10,6 +11,10 @@ from pytest_behaviortrace.exhibit import Exhibit, FloorShown, GateShown, plain
 from pytest_behaviortrace.verdict import Decision, Floor, Gate
 
 _T = TypeVar("_T")
+
+REMEMBERED = 64
+"""Estimators of which a session remembers scores: twice as many as have rows that run side by side (`checklist.BLOCK`),
+for a worker whose share of the rows begins inside of a block."""
 
 
 class Bench:
@@ -20,12 +25,25 @@ class Bench:
         self.given_up: dict[str, EstimatorError] = {}
         """Estimators that were too slow once, and are not waited for again."""
         self._memo: dict[Any, Any] = {}
+        self._memo_of: OrderedDict[str, dict[Any, Any]] = OrderedDict()
 
-    def memo(self, key: Any, make: Callable[[], _T]) -> _T:
-        """`make()` on the first use of `key`, the same object afterwards."""
-        if key not in self._memo:
-            self._memo[key] = make()
-        return self._memo[key]  # type: ignore[no-any-return]
+    def memo(self, key: Any, make: Callable[[], _T], of: str | None = None) -> _T:
+        """`make()` on the first use of `key`, the same object afterwards.
+
+        `of`: the estimator that it is about. Such things are forgotten when `REMEMBERED` others were met since, and
+        made again if asked for: thousands of estimators need no more memory than a few.
+        """
+        kept = self._memo if of is None else self._kept_of(of)
+        if key not in kept:
+            kept[key] = make()
+        return kept[key]  # type: ignore[no-any-return]
+
+    def _kept_of(self, estimator: str) -> dict[Any, Any]:
+        kept = self._memo_of.setdefault(estimator, {})
+        self._memo_of.move_to_end(estimator)
+        if len(self._memo_of) > REMEMBERED:
+            self._memo_of.popitem(last=False)
+        return kept
 
     def trial(self, name: str | None, estimator: Estimator | None, component: str | None = None) -> Trial:
         """A row that needs no run."""
@@ -49,6 +67,10 @@ class Trial:
         assert self._component is not None, "this check has no components"
         return self._component
 
+    def own(self, key: Any, make: Callable[[], _T]) -> _T:
+        """`Bench.memo` of something that is about the estimator on trial."""
+        return self.bench.memo(key, make, of=self.name)
+
     def spend(self, seconds: float, peak_bytes: int) -> None:
         """Count what the estimator itself cost for this row."""
         self.seconds += seconds
@@ -62,12 +84,12 @@ class Trial:
         """
         self._offers.append(make)
 
-    def exhibit(self) -> Exhibit:
-        """Gates and floors of the decision, and everything that the check offered to show."""
+    def exhibit(self, *, pictures: bool = True) -> Exhibit:
+        """Gates and floors of the decision, and, with `pictures`, everything that the check offered to show."""
         gates = [gate_shown(gate) for gate in self.decision.gates] if self.decision is not None else []
         floors = [floor_shown(floor) for floor in self.decision.floors] if self.decision is not None else []
         found = Exhibit()
-        for make in self._offers:
+        for make in self._offers if pictures else ():
             offered = make()
             gates += offered.pop("gates", [])
             found.update(offered)

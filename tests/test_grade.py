@@ -214,7 +214,7 @@ def test_the_public_names_are_there() -> None:
 @pytest.mark.filterwarnings("ignore:a library's warning")
 def test_exhibits_are_kept_where_they_are_wanted(here: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = {"gates": [{"name": "AUC"}]}
-    monkeypatch.setattr(FakeCase, "exhibit", lambda self: shown, raising=False)
+    monkeypatch.setattr(FakeCase, "exhibit", lambda self, *, pictures: shown, raising=False)
     wanted = grade("doubles:good", checks=["gradient_magnitude"], exhibits=True, progress=False)
     assert wanted.exhibits == {row.id: shown for row in wanted.rows}
     assert grade("doubles:good", checks=["gradient_magnitude"], progress=False).exhibits == {}

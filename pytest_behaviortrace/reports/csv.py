@@ -43,5 +43,5 @@ def _cell(value: Any) -> Any:
     """A value as it is written: text in one line and harmless, numbers as they are, None as nothing."""
     if not isinstance(value, str):
         return value
-    text = "".join(letter if letter.isprintable() else " " for letter in value)
+    text = value if value.isprintable() else "".join(letter if letter.isprintable() else " " for letter in value)
     return f"'{text}" if FORMULA.match(text) and not NAME.fullmatch(text) else text

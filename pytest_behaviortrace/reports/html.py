@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from pytest_behaviortrace.exhibit import Exhibit
+from pytest_behaviortrace.exhibit import PICTURED, Exhibit
 from pytest_behaviortrace.reports import explain, figures, intervals, matrix, terminal, viewer
 from pytest_behaviortrace.reports.drawing import Sheet, matplotlib_at_hand
 from pytest_behaviortrace.scorecard import Row, Scorecard
@@ -23,8 +23,6 @@ DOTS = 60_000
 """Dots that all clouds of a report share; a dot takes about 12 bytes."""
 FEWEST, MOST = 60, 400
 """Dots of one cloud."""
-PICTURED = 15
-"""Estimators that get pictures, in the order asked for: more would make a page that no browser likes to open."""
 
 
 def render(scorecard: Scorecard) -> str:
