@@ -16,6 +16,13 @@ from pytest_behaviortrace.run.store import Store
 assert stress  # Hypothesis cannot be imported twice, and pytester puts sys.modules back after a test
 
 
+ONE_CHECK = """import functools
+import pytest_behaviortrace
+pytest_behaviortrace.grade = functools.partial(pytest_behaviortrace.grade, checks=["gradient_magnitude"])
+"""
+"""For the time it takes: `test_sessions` compares all rows of `grade` with a session's."""
+
+
 @pytest.fixture
 def mymethod(pytester: pytest.Pytester, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The README's package, importable, and the cache where commands look for it."""
@@ -27,7 +34,7 @@ def mymethod(pytester: pytest.Pytester, store: Store, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("mymethod")
 def test_it_is_graded_in_a_script(pytester: pytest.Pytester) -> None:
     (source,) = [block for block in blocks("python") if "import grade" in block]
-    result = pytester.runpython(pytester.makepyfile(script=source))
+    result = pytester.runpython(pytester.makepyfile(script=ONE_CHECK + source))
     assert result.ret == 0
     result.stdout.fnmatch_lines(["failed"])  # the dot product times the advantage, which is what `dot` is
 
