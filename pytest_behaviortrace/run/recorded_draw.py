@@ -112,7 +112,8 @@ def _with_adapter(run: Unit, location: Path) -> Any:
     name = run.facts.get("adapter") or "default"
     folder = str(location if name == "default" else location / name)  # where peft puts an adapter of that name
     config = PeftConfig.from_pretrained(folder)
-    base = config.base_model_name_or_path
+    # Of the record, which has it absolute: a worker runs in another folder than the trainer did.
+    base = run.facts.get("base") or config.base_model_name_or_path
     try:
         # Not AutoPeftModel: it cuts the embeddings down to the tokenizer's size.
         model = AutoModelForCausalLM.from_pretrained(base, revision=config.revision, dtype=torch.float32)
