@@ -199,6 +199,13 @@ def test_a_builder_that_fails_says_so(run_folder: Path, tmp_path: Path, monkeypa
     question = open_run(run_folder).ask(world.BEHAVIOR)
     with pytest.raises(TrainingFailed, match=r"(?s)sampling draw0 failed: exit code 1\..*no policy here"):
         ensure_draws(question, [0], tmp_path / "cache", builder="fake_draw_builder")
+    # A sentence of our own is told alone; the traceback is in the log.
+    monkeypatch.setenv("FAKE_DRAW", "refuse")
+    with pytest.raises(TrainingFailed) as caught:
+        ensure_draws(question, [0], tmp_path / "cache", builder="fake_draw_builder")
+    log = caught.value.log
+    assert str(caught.value) == f"sampling draw0 failed: its base is not here; put it back\nfull log: {log}"
+    assert "Traceback" in log.read_text(encoding="utf-8")
 
 
 def test_a_draw_of_another_run_is_not_used(run_folder: Path, tmp_path: Path) -> None:

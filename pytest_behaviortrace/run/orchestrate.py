@@ -22,7 +22,8 @@ from pytest_behaviortrace.run.cache import CacheError, Unwritable, no_room, no_r
 from pytest_behaviortrace.run.leftovers import set_aside, sweep, sweep_unit
 from pytest_behaviortrace.run.lock import BuildLock, NoLocks, building, worker_place
 from pytest_behaviortrace.run.manifest import flush
-from pytest_behaviortrace.run.process import Events, Running, Task, end, ending, interrupts_later, start, tail
+from pytest_behaviortrace.run.process import Events, Running, Task, end, ending, interrupts_later, last_line, start
+from pytest_behaviortrace.run.process import TrainingFailed as TrainingFailed
 from pytest_behaviortrace.run.progress import Display, Silent
 from pytest_behaviortrace.run.recorded import RUN, RecordedStore, RunQuestion, store_of
 from pytest_behaviortrace.run.requirements import unmet
@@ -55,14 +56,6 @@ def side_by_side(recipe: Recipe | RunQuestion) -> int:
 
 class CannotTrain(CacheError):
     """Units are missing, and this machine lacks what their recipe needs to be trained; the message says what."""
-
-
-class TrainingFailed(Exception):
-    """A worker failed; the message ends with the last lines of its log and the path of all of it."""
-
-    def __init__(self, unit: str, why: str, log: Path, doing: str = Store.doing) -> None:
-        self.unit, self.log = unit, log
-        super().__init__(f"{doing} {unit} failed: {why}.\n{tail(log)}full log: {log}")
 
 
 def ensure(
@@ -266,6 +259,8 @@ class _Build:
         code = running.process.wait()
         if code == worker.FULL:
             raise no_room_error(self.store.cache_dir)
+        if code == worker.SAID:
+            raise TrainingFailed(unit, last_line(running.log), running.log, self.store.doing, said=True)
         if code != worker.DONE:
             raise TrainingFailed(unit, ending(code), running.log, self.store.doing)
         with interrupts_later():
