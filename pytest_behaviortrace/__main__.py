@@ -40,6 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands = {"train": _train, "rank": _rank, "calibrate": _calibrate, "cache": _cache, "list": _list}
         commands |= {"compare": _compare, "dump": _dump}
         return commands[args.command](args, parser)
+    except PermissionError as error:
+        from pytest_behaviortrace.run.cache import no_access
+
+        print(f"error: {no_access(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted; finished units are kept", file=sys.stderr)
         return 130

@@ -13,7 +13,7 @@ import pytest
 import recorded_world as world
 
 from pytest_behaviortrace.run import handover, sketch
-from pytest_behaviortrace.run.cache import entries
+from pytest_behaviortrace.run.cache import entries, table
 from pytest_behaviortrace.run.orchestrate import TrainingFailed, ensure_draws
 from pytest_behaviortrace.run.recorded import (
     SKETCH_SEED,
@@ -187,6 +187,7 @@ def test_draws_are_made_once_by_processes_of_their_own(
         ("recorded", "draw0", "complete"),
         ("recorded", "draw1", "complete"),
     ]
+    assert f"complete  {world.BEHAVIOR!r} of " in table(cache, entries(cache))
     made = state(cache)
     ensure_draws(question, range(2), cache, builder="no_such_builder")  # a hit builds nothing
     assert state(cache) == made

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_behaviortrace.run import worker
-from pytest_behaviortrace.run.cache import CacheError, Unwritable, no_room, no_room_error, require_writable
+from pytest_behaviortrace.run.cache import CacheError, Unwritable, no_access, no_room, no_room_error, require_writable
 from pytest_behaviortrace.run.leftovers import set_aside, sweep, sweep_unit
 from pytest_behaviortrace.run.lock import BuildLock, NoLocks, building, worker_place
 from pytest_behaviortrace.run.manifest import flush
@@ -76,13 +76,16 @@ def ensure(
     published whole, by a rename, as soon as it is finished: whatever interrupts this (an exception, Ctrl-C, kill -9),
     finished units stay and no half of one is ever seen.
 
-    Raises `TrainingFailed`, `CannotTrain`, `Unwritable` or `NoRoom` (see `cache`).
+    Raises `TrainingFailed`, `CannotTrain`, `Unwritable`, `NoAccess` or `NoRoom` (see `cache`).
     """
     seeds, draws = sorted(set(seeds)), sorted(set(draws))
     show = display or Silent()
     store = store_of(cache_dir, recipe)
-    if not store.problems(seeds, draws):
-        return store
+    try:
+        if not store.problems(seeds, draws):
+            return store
+    except PermissionError as error:
+        raise no_access(error) from error
     if lacking := unmet(recipe):
         raise CannotTrain(lacking)
     require_writable(store.cache_dir)
@@ -95,6 +98,8 @@ def ensure(
     except OSError as error:
         if no_room(error):
             raise no_room_error(store.cache_dir) from error
+        if isinstance(error, PermissionError):
+            raise no_access(error) from error
         raise
     return store
 

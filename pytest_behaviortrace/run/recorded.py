@@ -179,6 +179,15 @@ def literal(behavior: str) -> str | None:
 
 def open_run(path: Path) -> RecordedRun:
     """The recorded run in a folder, every file checked. Raises `RecordedRunError`."""
+    try:
+        return _opened(path)
+    except PermissionError as error:
+        raise RecordedRunError(
+            f"the recorded run {path} cannot be read ({error.strerror}: {error.filename}); make it readable, or copy it"
+        ) from None
+
+
+def _opened(path: Path) -> RecordedRun:
     if not path.is_dir():
         raise RecordedRunError(f"{path} is no folder; give the folder that record(trainer, path) wrote")
     if not (path / MANIFEST).is_file():

@@ -85,7 +85,9 @@ def build_draw(
     for kind in KINDS:
         name = f"siblings_{ASKED}" if kind == "siblings" else f"sibling_{kind}_{ASKED}"
         measured.sets[kind].finish().write(folder, name)
-    found = {"n_siblings": len(group), "prompts": len(prompts), "n_shown": sum(now_shown)}
+    # For whoever lists the cache.
+    asked = {"behavior": question.behavior, "run": Path(question.path).name}
+    found = {"n_siblings": len(group), "prompts": len(prompts), "n_shown": sum(now_shown), **asked}
     return Built(found, {"siblings": time.perf_counter() - begin})
 
 
