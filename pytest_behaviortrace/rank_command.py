@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 TOP, DRAWS = 20, 2
 
 
-def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int]) -> None:
-    """The command's arguments; `positive` parses a number of at least 1."""
+def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int], draws: Callable[[str], int]) -> None:
+    """The command's arguments; `positive` parses a number of at least 1, `draws` a number of draws."""
     parser.add_argument("path", type=Path, metavar="PATH", help="the folder that record(trainer, PATH) wrote")
     parser.add_argument("--behavior", required=True, metavar="REGEX", help="the behaviour whose cause is sought")
     parser.add_argument("--estimator", required=True, metavar="NAME", help="a registered name, or package.module:name")
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, positive: Callable[[str], int
         "--top", type=positive, default=TOP, metavar="N", help="rollouts to name (default: %(default)s)"
     )
     parser.add_argument(
-        "--draws", type=positive, default=DRAWS, metavar="N",
+        "--draws", type=draws, default=DRAWS, metavar="N",
         help="draws of fresh siblings behind the target, sampled where the cache lacks them (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the table")

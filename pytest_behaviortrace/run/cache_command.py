@@ -17,9 +17,9 @@ SEEDS, DRAWS = (0, 1, 2), 2
 
 
 def add_arguments(
-    parser: argparse.ArgumentParser, seeds: Callable[[str], list[int]], count: Callable[[str], int]
+    parser: argparse.ArgumentParser, seeds: Callable[[str], list[int]], draws: Callable[[str], int]
 ) -> None:
-    """The command's arguments; `seeds` and `count` parse a list of seeds and a whole number."""
+    """The command's arguments; `seeds` and `draws` parse a list of seeds and a number of draws."""
     parser.add_argument("action", nargs="?", choices=ACTIONS, default="list", metavar="ACTION")
     parser.set_defaults(usage_error=parser.error)
     what = parser.add_argument_group("what to clear").add_mutually_exclusive_group()
@@ -35,7 +35,7 @@ def add_arguments(
     what.add_argument("--leftovers", action="store_true", help="what dead builds left")
     units = parser.add_argument_group("what `missing` and `key` are about, of --recipe (default: tiny)")
     units.add_argument("--seeds", type=seeds, metavar="S", help="such as 0-2 or 0,3 (default: 0-2)")
-    units.add_argument("--draws", type=count, metavar="N", help=f"draws per seed (default: {DRAWS})")
+    units.add_argument("--draws", type=draws, metavar="N", help=f"draws per seed (default: {DRAWS})")
     parser.description = (
         "Actions: list (default), check (hash every file), missing (hash the units a session would need, and tell how "
         "to train what is not there; exit code 1 if anything is not), clear (says what with an option), path, key "

@@ -166,6 +166,8 @@ class _Build:
                 self._plan(self._task(seed, draw))
         if not self.waiting:
             return
+        if isinstance(self.recipe, RunQuestion):
+            self.display.message(self.recipe.why)
         try:
             self.display.start(self.planned)
             while self.waiting or self.running:

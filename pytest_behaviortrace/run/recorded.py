@@ -68,6 +68,11 @@ class RunQuestion:
         return KIND
 
     @property
+    def why(self) -> str:
+        """What its draws are, for whoever waits for them."""
+        return f"sampling fresh completions of the run's last policy for behaviour {self.behavior!r}"
+
+    @property
     def trained_adapter(self) -> bool:
         """Whether its policies are PEFT adapters. Raises `RecordedRunError` for a run that is damaged."""
         return bool(open_run(Path(self.path)).facts["peft"])
