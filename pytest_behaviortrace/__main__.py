@@ -15,11 +15,14 @@ from pytest_behaviortrace import compare_command, dump_command, rank_command
 from pytest_behaviortrace.calibration import command
 from pytest_behaviortrace.installed import wrong_versions
 from pytest_behaviortrace.run import budget_command, cache_command, launch_command
+from pytest_behaviortrace.run.cache_command import DRAWS, SEEDS
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
     from pytest_behaviortrace.run.store import Store
 
+MOST_SEEDS, MOST_DRAWS = 10_000, 1_000
+"""What nobody asks for on purpose: beyond, planning and the cache folder alone would take their time."""
 EXIT_CODES = """\
 exit codes:
   0    done
@@ -40,6 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands = {"train": _train, "rank": _rank, "calibrate": _calibrate, "cache": _cache, "list": _list}
         commands |= {"compare": _compare, "dump": _dump}
         return commands[args.command](args, parser)
+    except PermissionError as error:
+        from pytest_behaviortrace.run.cache import no_access
+
+        print(f"error: {no_access(error)}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted; finished units are kept", file=sys.stderr)
         return 130
@@ -61,8 +69,8 @@ def _parser() -> argparse.ArgumentParser:
         "train", parents=[where], help="train what is missing in the cache", epilog=EXIT_CODES, formatter_class=style
     )
     train.add_argument("--recipe", default="tiny", metavar="R", help="name or .toml file (default: %(default)s)")
-    train.add_argument("--seeds", type=_seeds, default=[0, 1, 2], metavar="S", help="such as 0-2 or 0,3 (default: 0-2)")
-    train.add_argument("--draws", type=_count, default=2, metavar="N", help="draws per seed (default: %(default)s)")
+    train.add_argument("--seeds", type=_seeds, metavar="S", help="such as 0-2 or 0,3 (default: 0-2)")
+    train.add_argument("--draws", type=_draws, metavar="N", help=f"draws per seed (default: {DRAWS})")
     train.add_argument(
         "--verify",
         action="store_true",
@@ -75,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "rank", parents=[where], help="which rollouts of a run of your own taught a behaviour", epilog=EXIT_CODES,
         formatter_class=style,
     )  # fmt: skip
-    rank_command.add_arguments(rank, _positive)
+    rank_command.add_arguments(rank, _positive, _some_draws)
 
     dump = commands.add_parser(
         "dump", parents=[where], help="write the problems of one row into a folder, to find out why it failed",
@@ -102,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=style,
     )
-    cache_command.add_arguments(cache, _seeds, _count)
+    cache_command.add_arguments(cache, _seeds, _draws)
 
     listing = commands.add_parser(
         "list", help="list estimators, checks and recipes", epilog=EXIT_CODES, formatter_class=style
@@ -136,6 +144,7 @@ def _ensured(
 def _train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if (code := budget_command.run(args)) is not None:
         return code
+    args.seeds, args.draws = args.seeds or list(SEEDS), DRAWS if args.draws is None else args.draws
     if (code := launch_command.run(args)) is not None:
         return code
     trained = _ensured(args.recipe, args.plant, args.seeds, args.draws, args.cache_dir, parser)
@@ -222,22 +231,32 @@ def _seeds(text: str) -> list[int]:
             chosen = range(int(first), int(last or first) + 1)
             if not chosen:
                 raise ValueError
-            seeds.update(chosen)
+            seeds.update(chosen[: MOST_SEEDS + 1])
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds such as 0-2 or 0,3") from None
+    if len(seeds) > MOST_SEEDS:
+        raise argparse.ArgumentTypeError(f"{text!r} are more than {MOST_SEEDS:,} seeds")
     return sorted(seeds)
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+def _whole(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) >= least):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {least}")
     return int(text)
 
 
 def _positive(text: str) -> int:
-    if (count := _count(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
-    return count
+    return _whole(text, 1)
+
+
+def _draws(text: str, least: int = 0) -> int:
+    if (draws := _whole(text, least)) > MOST_DRAWS:
+        raise argparse.ArgumentTypeError(f"{text!r} are more than {MOST_DRAWS:,} draws")
+    return draws
+
+
+def _some_draws(text: str) -> int:
+    return _draws(text, 1)
 
 
 if __name__ == "__main__":

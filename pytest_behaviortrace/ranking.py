@@ -125,11 +125,12 @@ def _rows(
                 str(table["prompt_text"][row]),
                 completion,
                 tuple(occurrences(completion, pattern)),
-                float(table["advantage"][row]),
-                float(table["reward"][row]),
-                float(scores[item]),
-                None if bounds is None else float(bounds[0, item]),
-                None if bounds is None else float(bounds[1, item]),
+                # With 0.0 added there is no negative zero, which reads like a sign.
+                float(table["advantage"][row]) + 0.0,
+                float(table["reward"][row]) + 0.0,
+                float(scores[item]) + 0.0,
+                None if bounds is None else float(bounds[0, item]) + 0.0,
+                None if bounds is None else float(bounds[1, item]) + 0.0,
                 *(1 + int(np.count_nonzero(views[control] > views[control][item])) for control in CONTROLS),
             )
         )

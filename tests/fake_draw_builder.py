@@ -9,6 +9,7 @@ from typing import Any
 
 import recorded_world
 
+from pytest_behaviortrace.run.recorded import RecordedRunError
 from pytest_behaviortrace.run.store import Built
 
 
@@ -16,6 +17,8 @@ def build_draw(question: Any, seed: int, draw: int, run: Any, folder: Path, prog
     """A made-up draw that notes which run it was asked about."""
     if os.environ.get("FAKE_DRAW") == "fail":
         raise RuntimeError("no policy here")
+    if os.environ.get("FAKE_DRAW") == "refuse":
+        raise RecordedRunError("its base is not here;\nput it back")
     if record := os.environ.get("FAKE_DRAW_RECORD"):
         with Path(record).open("a", encoding="utf-8") as lines:
             lines.write(f"draw{draw}\n")

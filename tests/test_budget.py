@@ -258,11 +258,22 @@ def test_shorter_and_fewer_cost_less() -> None:
 
 
 def test_the_budget_is_printed_with_its_assumptions(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["train", "--recipe", "qwen2.5-1.5b", "--budget", "--gpu-tflops", "400", "--gpu-memory", "2e10"]
+    asked = [
+        "train",
+        "--recipe",
+        "qwen2.5-1.5b",
+        "--budget",
+        "--gpu-tflops",
+        "400",
+        "--gpu-memory",
+        "20",
+        "--gpu-bandwidth",
+        "3",
+    ]
     assert main(asked) == 0
     out = capsys.readouterr().out
     assert "1,543,714,304 parameters, 16,000 rollouts a run, sketches of 65,536" in out
-    assert "assumed: 400 TFLOP/s bfloat16" in out
+    assert "assumed: 400 TFLOP/s bfloat16, 19.5 float32, 3 TB/s" in out
     assert "30% of advantage zero" in out
     assert "nothing was measured" in out
     assert out.endswith("a seed does not fit on a GPU of 20.0 GB\na draw does not fit on a GPU of 20.0 GB\n")
@@ -274,6 +285,7 @@ def test_the_budget_is_printed_with_its_assumptions(capsys: pytest.CaptureFixtur
         (["--gpu-tflops", "400"], "say what --budget counts for"),
         (["--budget", "--gpu-tflops", "0"], "'0' is not a number above 0"),
         (["--budget", "--gpu-memory", "nan"], "'nan' is not a number above 0"),
+        (["--budget", "--gpu-memory", "8e10"], "--gpu-memory is in GB, and no GPU has 8e+10"),
         (["--budget", "--gpu-utilisation", "1.5"], "is a share, at most 1"),
         (["--budget", "--gpu-adds", "1e10"], "unrecognized arguments: --gpu-adds"),
         (["--budget", "--recipe", "nonesuch"], "recipes: "),

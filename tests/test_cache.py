@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -291,6 +292,9 @@ def test_the_cache_command_lists_checks_and_clears(tmp_path, capsys):
     assert main(["cache", *where]) == 0
     assert "complete" in capsys.readouterr().out
     assert main(["cache", "check", *where]) == 0
+    assert capsys.readouterr().out.endswith("\n1 units hashed, all whole\n")
+    assert main(["cache", "clear", "--recipe", "nosuch", *where]) == 0
+    assert capsys.readouterr().out == f"nothing of a recipe named 'nosuch' is in {tmp_path}\n"
     content = (folder / "numbers.npy").read_bytes()
     (folder / "numbers.npy").write_bytes(content[:-1] + b"\1")
     capsys.readouterr()
@@ -302,6 +306,64 @@ def test_the_cache_command_lists_checks_and_clears(tmp_path, capsys):
     assert "cleared 1 units" in capsys.readouterr().out
     assert main(["cache", *where]) == 0
     assert capsys.readouterr().out == f"nothing in {tmp_path}\n"
+
+
+def refuse_to_read(monkeypatch):
+    def refused(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("pytest_behaviortrace.run.manifest.sha256_of", refused)
+
+
+def test_what_may_not_be_read_is_not_called_damaged(tmp_path, capsys, monkeypatch):
+    folder = publish(tmp_path)
+    refuse_to_read(monkeypatch)
+    assert main(["cache", "check", "--cache-dir", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert f"{folder / 'numbers.npy'}: Permission denied" in said
+    assert said.endswith("1 units hashed, 1 unreadable\n")
+    assert "damaged" not in said
+
+
+def test_what_may_not_be_deleted_is_one_sentence(tmp_path, capsys, monkeypatch):
+    def refused(path, ignore_errors=False):
+        if not ignore_errors:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    publish(tmp_path)
+    monkeypatch.setattr("shutil.rmtree", refused)
+    assert main(["cache", "clear", "--all", "--cache-dir", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "by this user (Permission denied). Change its permissions" in line
+
+
+def test_a_cache_folder_that_may_not_be_read_is_one_sentence(tmp_path, capsys, monkeypatch):
+    def refused(self):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    assert main(["cache", "--cache-dir", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {tmp_path} cannot be read")
+
+
+@pytest.mark.parametrize("action", ["check", "missing", "list"])
+def test_a_cache_folder_that_is_none(tmp_path, capsys, action):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as caught:
+        main(["cache", action, "--cache-dir", str(tmp_path / "file")])
+    assert caught.value.code == 2
+    assert "is a file; give the cache folder" in capsys.readouterr().err
+    absent = ["cache", action, "--cache-dir", str(tmp_path / "absent")]
+    if action == "check":
+        with pytest.raises(SystemExit) as caught:
+            main(absent)
+        assert caught.value.code == 2
+    else:
+        assert main(absent) == (1 if action == "missing" else 0)
+    said = capsys.readouterr()
+    words = "nothing in" if action == "list" else f"{tmp_path / 'absent'} does not exist"
+    assert words in said.out + said.err
 
 
 def test_the_cache_path_is_told(tmp_path):
@@ -317,7 +379,15 @@ def test_the_cache_path_is_told(tmp_path):
         (["train", "--seeds", "2-0"], "not a list of seeds"),
         (["train", "--seeds", "-1"], "--seeds"),
         (["train", "--seeds", "a"], "not a list of seeds"),
-        (["train", "--draws", "-1"], "--draws"),
+        (["train", "--draws", "-1"], "'-1' is not a number of at least 0"),
+        (["train", "--draws", "99999999"], "'99999999' are more than 1,000 draws"),
+        (["train", "--seeds", "0-99999999"], "'0-99999999' are more than 10,000 seeds"),
+        (["cache", "missing", "--seeds", "0-99999999"], "more than 10,000 seeds"),
+        (["rank", "x", "--top", "-1"], "'-1' is not a number of at least 1"),
+        (["rank", "x", "--draws", "0"], "'0' is not a number of at least 1"),
+        (["train", "--budget", "--verify"], "--budget counts one run of the recipe; --verify"),
+        (["train", "--budget", "--plant", "x"], "--budget counts one run of the recipe; --plant"),
+        (["train", "--budget", "--seeds", "0"], "--budget counts one run of the recipe; --seeds"),
         (["train", "--recipe", "nonesuch"], "tiny"),
         (["train", "--plant", "nonesuch"], "has no plant 'nonesuch'"),
         (["train", "--recipe", "nonesuch.toml"], "nonesuch.toml"),

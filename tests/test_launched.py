@@ -11,7 +11,9 @@ import psutil
 import pytest
 import two_step
 from launching import LAUNCH, launch, launched
+from torch import distributed
 
+from pytest_behaviortrace.__main__ import main
 from pytest_behaviortrace.run import launch as launching
 from pytest_behaviortrace.run.cache import cache_key
 from pytest_behaviortrace.run.orchestrate import CannotTrain, ensure
@@ -220,6 +222,27 @@ def test_how_a_process_was_started() -> None:
     assert launching.found(by_mpi) == launching.Launch(1, 2)
     with pytest.raises(launching.WrongLaunch, match="share their parameters \\(FSDP\\)"):
         launching.found({**TORCHRUN, "ACCELERATE_USE_FSDP": "true"})
+
+
+def test_who_is_started_by_hand_is_told_whom_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launching.meeting({**TORCHRUN, "TORCHELASTIC_RUN_ID": "1"})[1] == ""  # torchrun starts the others
+
+    def taken(**unused: Any) -> None:
+        raise distributed.DistNetworkError("address already in use\nand more")
+
+    monkeypatch.setattr("accelerate.PartialState", taken)
+    monkeypatch.setattr("pytest_behaviortrace.run.distributed.settle", lambda recipe: None)  # writes the environment
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    for name, value in {**TORCHRUN, "MASTER_ADDR": "host", "MASTER_PORT": "9"}.items():
+        monkeypatch.setenv(name, value)
+    code = main(["train", "--recipe", str(two_step.FILE), "--seeds", "0"])
+    assert code == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "waiting for 4 processes at host:9 (rank 3 of 4)",
+        "error: the processes cannot meet at host:9: address already in use",
+    ]
 
 
 def test_workers_of_a_single_process_do_not_inherit_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:

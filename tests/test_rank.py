@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -285,9 +287,79 @@ def test_the_cache_may_not_lie_in_the_run(folder: Path, capsys: pytest.CaptureFi
     assert "lies inside the recorded run" in capsys.readouterr().err
 
 
-def test_an_estimator_that_cannot_be_asked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_rank(folder, "--estimator", "string-match") == 1
-    assert "string-match needs behavior" in capsys.readouterr().err
+LOUD = """
+import os, sys
+print("imported")
+
+def loud(problem):
+    print("scoring")
+    os.write(1, b"from below\\n")
+    return -problem.advantage
+
+def broken(problem):
+    return helper(problem)
+
+def helper(problem):
+    raise KeyError("gone")
+"""
+
+
+@pytest.fixture
+def loud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "loud_module.py").write_text(LOUD, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "loud_module", raising=False)
+    return "loud_module"
+
+
+def test_what_an_estimator_prints_is_no_part_of_the_json(
+    folder: Path, loud: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run_rank(folder, "--estimator", f"{loud}:loud", "--top", "3", "--json") == 0
+    said = capfd.readouterr()
+    assert len(json.loads(said.out)["top"]) == 3
+    assert all(words in said.err for words in ("imported", "scoring", "from below"))
+
+
+def test_an_estimator_that_raises_is_told_with_its_own_line(
+    folder: Path, loud: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_rank(folder, "--estimator", f"{loud}:broken") == 1
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error"))
+    at = 1 + next(n for n, text in enumerate(LOUD.splitlines()) if "raise KeyError" in text)
+    assert re.search(rf"raised KeyError: 'gone' \(.*loud_module\.py:{at}\)$", line)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "behavior", "words"),
+    [
+        ("string-match", world.BEHAVIOR, "string-match needs behavior"),
+        ("token-gas", world.UNRECORDED, "token-gas needs spans"),
+    ],
+)
+def test_an_estimator_that_cannot_be_asked_is_refused_before_anything_is_sampled(
+    folder: Path, estimator: str, behavior: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_rank(folder, "--estimator", estimator, "--cache-dir", str(tmp_path / "new"), behavior=behavior)
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_run_that_taught_nothing_is_a_warning() -> None:
+    assert rank_command._taught([0.0, -0.0]) == ("every advantage is zero: this run taught nothing",)
+    assert rank_command._taught([0.0, float("nan")]) == (
+        "1 of 2 advantages are not finite: what they taught is unknown",
+    )
+    assert rank_command._taught([0.0, -1.0]) == ()
+
+
+def test_there_is_no_negative_zero_and_json_has_no_nan() -> None:
+    lines = list(report.plain(table(row(advantage=-0.0, score=-0.0, low=-0.0, high=-0.0))))
+    assert not any("-0" in line for line in lines)
+    found = json.loads(report.to_json(table(row(advantage=float("nan"), reward=float("inf")))))
+    assert (found["top"][0]["advantage"], found["top"][0]["reward"]) == (None, None)
 
 
 def test_without_a_sibling_that_shows_it_there_is_no_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

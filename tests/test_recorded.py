@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import shutil
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 import recorded_world as world
 
 from pytest_behaviortrace.run import handover, sketch
-from pytest_behaviortrace.run.cache import entries
+from pytest_behaviortrace.run.cache import entries, table
 from pytest_behaviortrace.run.orchestrate import TrainingFailed, ensure_draws
+from pytest_behaviortrace.run.progress import Lines
 from pytest_behaviortrace.run.recorded import (
     SKETCH_SEED,
     AskedRun,
@@ -180,13 +182,17 @@ def test_draws_are_made_once_by_processes_of_their_own(
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     before, cache = state(run_folder), tmp_path / "cache"
     question = open_run(run_folder).ask(world.BEHAVIOR)
-    store = ensure_draws(question, range(2), cache, builder="fake_draw_builder")
+    store = ensure_draws(question, range(2), cache, Lines(shown := io.StringIO()), builder="fake_draw_builder")
     assert isinstance(store, RecordedStore)
     assert store.draw(0, 1).facts["behavior"] == world.BEHAVIOR
     assert [(e.recipe, e.unit, e.state) for e in entries(cache)] == [
         ("recorded", "draw0", "complete"),
         ("recorded", "draw1", "complete"),
     ]
+    said = shown.getvalue().splitlines()
+    assert said[0].endswith(f"completions of the run's last policy for behaviour {world.BEHAVIOR!r}")
+    assert said[1].endswith("to do: draw0, draw1")
+    assert f"complete  {world.BEHAVIOR!r} of " in table(cache, entries(cache))
     made = state(cache)
     ensure_draws(question, range(2), cache, builder="no_such_builder")  # a hit builds nothing
     assert state(cache) == made
@@ -199,6 +205,13 @@ def test_a_builder_that_fails_says_so(run_folder: Path, tmp_path: Path, monkeypa
     question = open_run(run_folder).ask(world.BEHAVIOR)
     with pytest.raises(TrainingFailed, match=r"(?s)sampling draw0 failed: exit code 1\..*no policy here"):
         ensure_draws(question, [0], tmp_path / "cache", builder="fake_draw_builder")
+    # A sentence of our own is told alone; the traceback is in the log.
+    monkeypatch.setenv("FAKE_DRAW", "refuse")
+    with pytest.raises(TrainingFailed) as caught:
+        ensure_draws(question, [0], tmp_path / "cache", builder="fake_draw_builder")
+    log = caught.value.log
+    assert str(caught.value) == f"sampling draw0 failed: its base is not here; put it back\nfull log: {log}"
+    assert "Traceback" in log.read_text(encoding="utf-8")
 
 
 def test_a_draw_of_another_run_is_not_used(run_folder: Path, tmp_path: Path) -> None:

@@ -177,14 +177,18 @@ def larger_base(folder: Path) -> Any:
     return load_model(str(folder))
 
 
-def test_another_name_and_another_base(tmp_path: Path) -> None:
+def test_another_name_and_another_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base by a relative path, which another process finds from its own folder as well."""
     config = peft.LoraConfig(task_type="CAUSAL_LM", **LORA)
-    model = peft.get_peft_model(larger_base(tmp_path / "base"), config, adapter_name="mine")
+    monkeypatch.chdir(tmp_path)
+    model = peft.get_peft_model(larger_base(Path("base")), config, adapter_name="mine")
     made = grpo_run.trainer(tmp_path / "work", model=model, max_steps=1)
     record(made, tmp_path / "record", width=WIDTH)
     made.train()
     run = open_run(tmp_path / "record")
-    assert run.facts["adapter"] == "mine"
+    assert (run.facts["adapter"], run.facts["base"]) == ("mine", str(tmp_path / "base"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     _, loaded = recorded_draw.load_policy(run.unit)
     assert loaded.get_input_embeddings().weight.shape[0] == 800
     own, again = trainable(made.model), trainable(loaded)
@@ -193,6 +197,14 @@ def test_another_name_and_another_base(tmp_path: Path) -> None:
     (tmp_path / "base").rename(tmp_path / "moved")
     with pytest.raises(RecordedRunError, match=r"adapter of the base model '.*base', which cannot be loaded here"):
         recorded_draw.load_policy(run.unit)
+
+
+def test_a_base_that_nobody_could_load_again_is_refused(tmp_path: Path) -> None:
+    base = grpo_run.policy()
+    base.config._name_or_path = base.name_or_path = ""  # as of a model built from a configuration
+    model = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", **LORA))
+    with pytest.raises(UnsupportedModel, match="save it"):
+        attach(grpo_run.trainer(tmp_path, model=model), RolloutRecorder(Capture(WIDTH, {})))
 
 
 class Interrupt(TrainerCallback):  # type: ignore[misc]

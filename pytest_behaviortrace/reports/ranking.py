@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -35,9 +36,15 @@ def to_json(ranking: Ranking) -> str:
         "shared": dict(ranking.shared),
         "embedded": {**asdict(ranking.standing), "checks": dict(ranking.standing.checks)},
         "warnings": list(ranking.warnings),
-        "top": [asdict(row) for row in ranking.top],
+        "top": [_record(row) for row in ranking.top],
     }
     return json.dumps(report, allow_nan=False, ensure_ascii=False)
+
+
+def _record(row: RankedRollout) -> dict[str, Any]:
+    """A row as JSON has it: a reward or advantage that is no number, which JSON does not know, is null."""
+    values = asdict(row)
+    return values | {k: v if math.isfinite(v := values[k]) else None for k in ("advantage", "reward")}
 
 
 def show(ranking: Ranking, stream: TextIO) -> None:
@@ -104,9 +111,9 @@ def _below(ranking: Ranking) -> Iterator[str]:
 
 
 def _numbers(row: RankedRollout) -> tuple[str, ...]:
-    interval = "-" if row.low is None or row.high is None else f"[{row.low:.4g}, {row.high:.4g}]"
+    interval = "-" if row.low is None or row.high is None else f"[{row.low:z.4g}, {row.high:z.4g}]"
     return (
-        str(row.rank), str(row.step), f"{row.advantage:+.2f}", f"{row.score:.4g}", interval, str(row.rank_norm_only),
+        str(row.rank), str(row.step), f"{row.advantage:+z.2f}", f"{row.score:z.4g}", interval, str(row.rank_norm_only),
         str(row.rank_fluency),
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_behaviortrace.run.loss import Objective, UnsupportedLoss
+from pytest_behaviortrace.run.recorded_facts import base_of
 from pytest_behaviortrace.run.recorder import RolloutRecorder
 from pytest_behaviortrace.run.rows import RecordingError
 
@@ -84,7 +85,10 @@ def attach(trainer: Any, recorder: RolloutRecorder) -> Callable[[], None]:
 
 
 def check_recordable(trainer: Any) -> None:
-    """Raises `UnsupportedLoss`, naming the settings, for a run whose rollouts have no gradients of their own."""
+    """Raises `UnsupportedLoss`, naming the settings, for a run whose rollouts have no gradients of their own, and
+    `UnsupportedModel` for an adapter whose base nobody could load again.
+    """
+    base_of(trainer.accelerator.unwrap_model(trainer.model))
     Objective.of(trainer.args)
     if trainer.tools or trainer.environment_factories is not None or trainer.aux_loss_enabled:
         raise UnsupportedLoss("rollouts with tools, environments or a router's auxiliary loss cannot be recorded")

@@ -9,12 +9,18 @@ from pytest_behaviortrace.run import budget, budget_report
 from pytest_behaviortrace.run.recipe import Recipe
 
 GPU_OPTIONS = {
-    "memory": "bytes",
+    "memory": "GB",
     "tflops": "dense bfloat16 TFLOP/s",
     "tflops32": "float32 TFLOP/s",
-    "bandwidth": "bytes per second",
+    "bandwidth": "TB/s",
     "utilisation": "share of these that is reached, at most 1",
 }
+UNITS = {"memory": budget.GB, "bandwidth": 1e12}
+"""Bytes in what an option counts, where that is not the number itself."""
+MOST = 1e5
+"""GB, or TB/s, that no GPU has: whoever states more thinks of bytes."""
+IGNORED = ("verify", "plant", "seeds", "draws")
+"""Options of `train` that have no meaning beside `--budget`."""
 
 
 def add_arguments(train: argparse.ArgumentParser) -> None:
@@ -35,6 +41,13 @@ def run(args: argparse.Namespace) -> int | None:
         if stated:
             args.usage_error("--gpu-... options say what --budget counts for")
         return None
+    if given := [f"--{name}" for name in IGNORED if getattr(args, name) not in (None, False)]:
+        args.usage_error(f"--budget counts one run of the recipe; {given[0]} has no meaning beside it")
+    for option, factor in UNITS.items():
+        if stated.get(option, 0.0) > MOST:
+            args.usage_error(f"--gpu-{option} is in {GPU_OPTIONS[option]}, and no GPU has {stated[option]:g}")
+        if option in stated:
+            stated[option] *= factor
     if stated.get("utilisation", 1.0) > 1.0:
         args.usage_error("--gpu-utilisation is a share, at most 1")
     try:

@@ -58,6 +58,10 @@ class Unwritable(CacheError):
     """The cache folder cannot be written."""
 
 
+class NoAccess(CacheError):
+    """Something in the cache folder is not this user's to read, or to write."""
+
+
 class NoRoom(CacheError):
     """The disk of the cache folder is full; nothing half-written was published."""
 
@@ -117,6 +121,14 @@ def no_room_error(cache_dir: Path) -> NoRoom:
     )
 
 
+def no_access(error: PermissionError) -> NoAccess:
+    """The sentence for what this user may not read, or write."""
+    return NoAccess(
+        f"{error.filename} cannot be read, or not be written, by this user ({error.strerror}). Change its permissions, "
+        f"or choose another cache folder with --bt-cache-dir or BEHAVIORTRACE_CACHE."
+    )
+
+
 def require_writable(folder: Path) -> None:
     """Create a folder if need be and prove that files can be written in it.
 
@@ -135,7 +147,7 @@ def require_writable(folder: Path) -> None:
         ) from error
 
 
-State = Literal["complete", "damaged", "unfinished"]
+State = Literal["complete", "damaged", "unreadable", "unfinished"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +165,8 @@ class Entry:
     problem: str = ""
     stale: bool = False
     """Made under another suite version, store layout or library version than the current ones."""
+    about: str = ""
+    """Of a draw of a recorded run: the behaviour and the run; empty for others, and for draws that do not tell."""
 
 
 def entries(cache_dir: Path, *, hashes: bool = False) -> list[Entry]:
@@ -169,7 +183,7 @@ def _entry(folder: Path, unit: Path, hashes: bool) -> Entry:
     match = _RECIPE_FOLDER.fullmatch(folder.name)
     assert match is not None, "only recipe folders are listed"
     state: State = "complete"
-    problem, stale, finished = "", False, unit.stat().st_mtime
+    problem, about, stale, finished = "", "", False, unit.stat().st_mtime
     if unit.name.startswith("."):
         state = "unfinished"
     else:
@@ -178,14 +192,18 @@ def _entry(folder: Path, unit: Path, hashes: bool) -> Entry:
             stale = (
                 manifest["schema"] != SCHEMA or manifest["suite"] != SUITE or manifest["versions"] != library_versions()
             )
+            if "behavior" in manifest["facts"]:
+                about = f"{manifest['facts']['behavior']!r} of {manifest['facts'].get('run', 'a run')}"
             check_sizes(unit, manifest)
             if hashes:
                 check_hashes(unit, manifest)
         except (DamagedUnit, MissingUnit) as error:
             state, problem = "damaged", str(error)
+        except PermissionError as error:
+            state, problem = "unreadable", f"{error.filename}: {error.strerror}"
     age = max(0.0, time.time() - finished)
     name = unit.name.removeprefix(BUILD_PREFIX)
-    return Entry(match["recipe"], match["key"], name, unit, folder_bytes(unit), age, state, problem, stale)
+    return Entry(match["recipe"], match["key"], name, unit, folder_bytes(unit), age, state, problem, stale, about)
 
 
 def table(cache_dir: Path, found: list[Entry]) -> str:
@@ -195,7 +213,8 @@ def table(cache_dir: Path, found: list[Entry]) -> str:
     rows = [("recipe", "key", "unit", "size", "age", "state")]
     for entry in found:
         state = f"{entry.state}, stale" if entry.stale else entry.state
-        rows.append((entry.recipe, entry.key, entry.unit, human_bytes(entry.bytes), human_seconds(entry.age), state))
+        size, age = human_bytes(entry.bytes), human_seconds(entry.age)
+        rows.append((entry.recipe, entry.key, entry.unit, size, age, f"{state}  {entry.about}".rstrip()))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines += [f"  {entry.problem}" for entry in found if entry.problem]
@@ -238,7 +257,7 @@ def folder_bytes(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             continue
     return total
 

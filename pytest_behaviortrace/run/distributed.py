@@ -28,7 +28,7 @@ from pytest_behaviortrace.run.process import Task
 from pytest_behaviortrace.run.progress import Display, Silent, display_for
 from pytest_behaviortrace.run.requirements import unmet
 from pytest_behaviortrace.run.store import Built, Store
-from pytest_behaviortrace.run.worker import finish
+from pytest_behaviortrace.run.worker import finish, sentence_of
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.run.ranks import Ranks
@@ -109,8 +109,9 @@ class _Party:
                 with _apart(Path(folder) / f"work-{self.ranks.rank}", log):
                     self._build(task, Path(folder) / task.unit)
             except Exception as error:
-                why = f"process {self.ranks.rank} of {self.ranks.count} met a {type(error).__name__}"
-                failed = TrainingFailed(task.unit, why, log)
+                who, said = f"process {self.ranks.rank} of {self.ranks.count}", sentence_of(error)
+                why = f"{who} met a {type(error).__name__}" if said is None else f"{said} ({who})"
+                failed = TrainingFailed(task.unit, why, log, said=said is not None)
                 print(
                     f"error: {no_room_error(self.store.cache_dir) if no_room(error) else failed}",
                     file=self.terminal, flush=True,

@@ -29,6 +29,10 @@ class WrongLaunch(ValueError):
     """Processes were started in a way in which they cannot make a run together; the message says what to do."""
 
 
+class CannotMeet(RuntimeError):
+    """The processes that were started together found no way to each other; the message says where, and why."""
+
+
 @dataclass(frozen=True)
 class Launch:
     """This process is number `rank` of `count` that were started together."""
@@ -66,6 +70,19 @@ def found(environment: Mapping[str, str] = os.environ) -> Launch | None:
             "--nproc-per-node N`"
         )
     return None
+
+
+def meeting(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
+    """Where the processes meet, and a sentence on who is waited for: empty where a launcher sees to it that they come.
+
+    Started by hand, a process whose peers are missing would wait for days without a word.
+    """
+    # Where nothing is said: what accelerate sets.
+    place = f"{environment.get('MASTER_ADDR', '127.0.0.1')}:{environment.get('MASTER_PORT', '29500')}"
+    launched = found(environment)
+    if launched is None or "TORCHELASTIC_RUN_ID" in environment:
+        return place, ""
+    return place, f"waiting for {launched.count} processes at {place} (rank {launched.rank} of {launched.count})"
 
 
 def forget() -> None:

@@ -34,10 +34,17 @@ def run(args: argparse.Namespace) -> int | None:
         asked = Recipe.load(args.recipe)
         recipe = asked.trained_by(launched.count)
     except ValueError as error:
-        return refuse(str(error))
+        try:
+            return refuse(str(error))
+        except launch.CannotMeet:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
     folder = args.cache_dir or default_cache_dir()
     try:
         code = ensure_together(recipe, args.seeds, range(args.draws), folder)
+    except launch.CannotMeet as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         if launched.rank == 0:
             raise

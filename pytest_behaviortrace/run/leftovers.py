@@ -53,8 +53,12 @@ def sweep_unit(folder: Path, unit: str) -> list[Path]:
 
 
 def remove_unit(path: Path) -> None:
-    """Delete a unit folder so that no reader can meet half of it: it is renamed away first."""
-    shutil.rmtree(set_aside(path), ignore_errors=True)
+    """Delete a unit folder so that no reader can meet half of it: it is renamed away first.
+
+    Raises `OSError` for what cannot be deleted.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(set_aside(path))
 
 
 def set_aside(path: Path) -> Path:

@@ -85,7 +85,8 @@ def read_manifest(folder: Path, *, renamed: bool = False) -> dict[str, Any]:
     """The manifest of a unit folder, whole and self-consistent; its files are not looked at.
 
     `renamed`: the folder may have another name than the unit had when it was sealed.
-    Raises `MissingUnit` if there is no such folder, `DamagedUnit` if the manifest is absent, unreadable or altered.
+    Raises `MissingUnit` if there is no such folder, `DamagedUnit` if the manifest is absent, unreadable or altered, and
+    `PermissionError`, as the checks below do, for what this user may not read: nobody knows whether that is damaged.
     """
     unit = folder.name
     try:
@@ -94,6 +95,8 @@ def read_manifest(folder: Path, *, renamed: bool = False) -> dict[str, Any]:
         if not folder.is_dir():
             raise MissingUnit(unit, folder) from None
         raise DamagedUnit(unit, folder, MANIFEST, "is missing") from None
+    except PermissionError:
+        raise  # it may be whole, for who may read it
     except (OSError, UnicodeDecodeError) as error:
         raise DamagedUnit(unit, folder, MANIFEST, f"cannot be read: {error}") from error
     try:
@@ -122,6 +125,8 @@ def check_sizes(folder: Path, manifest: Mapping[str, Any]) -> tuple[tuple[int, .
     for relative, entry in manifest["files"].items():
         try:
             stat = (folder / relative).stat()
+        except PermissionError:
+            raise
         except OSError:
             raise DamagedUnit(unit, folder, relative, "is missing") from None
         if stat.st_size != entry["bytes"]:
@@ -135,6 +140,8 @@ def check_hashes(folder: Path, manifest: Mapping[str, Any]) -> None:
     for relative, entry in manifest["files"].items():
         try:
             digest = sha256_of(folder / relative)
+        except PermissionError:
+            raise
         except OSError as error:
             raise DamagedUnit(folder.name, folder, relative, f"cannot be read: {error}") from error
         if digest != entry["sha256"]:

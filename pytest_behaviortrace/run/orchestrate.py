@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_behaviortrace.run import worker
-from pytest_behaviortrace.run.cache import CacheError, Unwritable, no_room, no_room_error, require_writable
+from pytest_behaviortrace.run.cache import CacheError, Unwritable, no_access, no_room, no_room_error, require_writable
 from pytest_behaviortrace.run.leftovers import set_aside, sweep, sweep_unit
 from pytest_behaviortrace.run.lock import BuildLock, NoLocks, building, worker_place
 from pytest_behaviortrace.run.manifest import flush
-from pytest_behaviortrace.run.process import Events, Running, Task, end, ending, interrupts_later, start, tail
+from pytest_behaviortrace.run.process import Events, Running, Task, end, ending, interrupts_later, last_line, start
+from pytest_behaviortrace.run.process import TrainingFailed as TrainingFailed
 from pytest_behaviortrace.run.progress import Display, Silent
 from pytest_behaviortrace.run.recorded import RUN, RecordedStore, RunQuestion, store_of
 from pytest_behaviortrace.run.requirements import unmet
@@ -57,14 +58,6 @@ class CannotTrain(CacheError):
     """Units are missing, and this machine lacks what their recipe needs to be trained; the message says what."""
 
 
-class TrainingFailed(Exception):
-    """A worker failed; the message ends with the last lines of its log and the path of all of it."""
-
-    def __init__(self, unit: str, why: str, log: Path, doing: str = Store.doing) -> None:
-        self.unit, self.log = unit, log
-        super().__init__(f"{doing} {unit} failed: {why}.\n{tail(log)}full log: {log}")
-
-
 def ensure(
     recipe: Recipe | RunQuestion,
     seeds: Iterable[int],
@@ -83,13 +76,16 @@ def ensure(
     published whole, by a rename, as soon as it is finished: whatever interrupts this (an exception, Ctrl-C, kill -9),
     finished units stay and no half of one is ever seen.
 
-    Raises `TrainingFailed`, `CannotTrain`, `Unwritable` or `NoRoom` (see `cache`).
+    Raises `TrainingFailed`, `CannotTrain`, `Unwritable`, `NoAccess` or `NoRoom` (see `cache`).
     """
     seeds, draws = sorted(set(seeds)), sorted(set(draws))
     show = display or Silent()
     store = store_of(cache_dir, recipe)
-    if not store.problems(seeds, draws):
-        return store
+    try:
+        if not store.problems(seeds, draws):
+            return store
+    except PermissionError as error:
+        raise no_access(error) from error
     if lacking := unmet(recipe):
         raise CannotTrain(lacking)
     require_writable(store.cache_dir)
@@ -102,6 +98,8 @@ def ensure(
     except OSError as error:
         if no_room(error):
             raise no_room_error(store.cache_dir) from error
+        if isinstance(error, PermissionError):
+            raise no_access(error) from error
         raise
     return store
 
@@ -168,6 +166,8 @@ class _Build:
                 self._plan(self._task(seed, draw))
         if not self.waiting:
             return
+        if isinstance(self.recipe, RunQuestion):
+            self.display.message(self.recipe.why)
         try:
             self.display.start(self.planned)
             while self.waiting or self.running:
@@ -266,6 +266,8 @@ class _Build:
         code = running.process.wait()
         if code == worker.FULL:
             raise no_room_error(self.store.cache_dir)
+        if code == worker.SAID:
+            raise TrainingFailed(unit, last_line(running.log), running.log, self.store.doing, said=True)
         if code != worker.DONE:
             raise TrainingFailed(unit, ending(code), running.log, self.store.doing)
         with interrupts_later():

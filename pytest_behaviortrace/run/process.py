@@ -48,6 +48,19 @@ ENVIRONMENT = {
 """What a worker's environment says: offline, silent, and one thread, set before anything reads it."""
 
 
+class TrainingFailed(Exception):
+    """A worker failed; the message ends with the last lines of its log and the path of all of it.
+
+    Without those lines where `said`: `why` is a sentence of this package's own, which needs no traceback.
+    """
+
+    def __init__(self, unit: str, why: str, log: Path, doing: str = Store.doing, *, said: bool = False) -> None:
+        self.unit, self.log = unit, log
+        super().__init__(
+            f"{doing} {unit} failed: {why}{'' if said else '.'}\n{'' if said else tail(log)}full log: {log}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A unit to be built."""
@@ -156,6 +169,11 @@ def tail(log: Path) -> str:
     except OSError:
         return ""
     return "".join(f"    {line}\n" for line in lines)
+
+
+def last_line(log: Path) -> str:
+    """The last line of a log; empty if it cannot be read."""
+    return tail(log).strip().rpartition("\n")[2].strip()
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
+from pytest_behaviortrace.run import launch
 from pytest_behaviortrace.run.integrity import IntegrityError
 
 Job = TypeVar("Job")
@@ -89,9 +91,19 @@ ALONE = Ranks()
 
 @contextlib.contextmanager
 def joined() -> Iterator[Ranks]:
-    """This process among those that it was launched with; accelerate reads the environment."""
+    """This process among those that it was launched with; accelerate reads the environment.
+
+    Raises `launch.CannotMeet`.
+    """
     from accelerate import PartialState
 
-    state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
+    place, waiting = launch.meeting()
+    if waiting:
+        print(waiting, file=sys.stderr, flush=True)
+    try:
+        state = PartialState(cpu=not torch.cuda.is_available(), timeout=PATIENCE)
+    except (distributed.DistError, ValueError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise launch.CannotMeet(f"the processes cannot meet at {place}: {why}") from error
     yield Ranks(int(state.process_index), int(state.num_processes), str(state.device))
     distributed.destroy_process_group()  # not after an exception: others may be waiting

@@ -68,6 +68,11 @@ class RunQuestion:
         return KIND
 
     @property
+    def why(self) -> str:
+        """What its draws are, for whoever waits for them."""
+        return f"sampling fresh completions of the run's last policy for behaviour {self.behavior!r}"
+
+    @property
     def trained_adapter(self) -> bool:
         """Whether its policies are PEFT adapters. Raises `RecordedRunError` for a run that is damaged."""
         return bool(open_run(Path(self.path)).facts["peft"])
@@ -179,6 +184,15 @@ def literal(behavior: str) -> str | None:
 
 def open_run(path: Path) -> RecordedRun:
     """The recorded run in a folder, every file checked. Raises `RecordedRunError`."""
+    try:
+        return _opened(path)
+    except PermissionError as error:
+        raise RecordedRunError(
+            f"the recorded run {path} cannot be read ({error.strerror}: {error.filename}); make it readable, or copy it"
+        ) from None
+
+
+def _opened(path: Path) -> RecordedRun:
     if not path.is_dir():
         raise RecordedRunError(f"{path} is no folder; give the folder that record(trainer, path) wrote")
     if not (path / MANIFEST).is_file():

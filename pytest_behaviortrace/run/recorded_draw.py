@@ -85,7 +85,9 @@ def build_draw(
     for kind in KINDS:
         name = f"siblings_{ASKED}" if kind == "siblings" else f"sibling_{kind}_{ASKED}"
         measured.sets[kind].finish().write(folder, name)
-    found = {"n_siblings": len(group), "prompts": len(prompts), "n_shown": sum(now_shown)}
+    # For whoever lists the cache.
+    asked = {"behavior": question.behavior, "run": Path(question.path).name}
+    found = {"n_siblings": len(group), "prompts": len(prompts), "n_shown": sum(now_shown), **asked}
     return Built(found, {"siblings": time.perf_counter() - begin})
 
 
@@ -112,7 +114,8 @@ def _with_adapter(run: Unit, location: Path) -> Any:
     name = run.facts.get("adapter") or "default"
     folder = str(location if name == "default" else location / name)  # where peft puts an adapter of that name
     config = PeftConfig.from_pretrained(folder)
-    base = config.base_model_name_or_path
+    # Of the record, which has it absolute: a worker runs in another folder than the trainer did.
+    base = run.facts.get("base") or config.base_model_name_or_path
     try:
         # Not AutoPeftModel: it cuts the embeddings down to the tokenizer's size.
         model = AutoModelForCausalLM.from_pretrained(base, revision=config.revision, dtype=torch.float32)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_behaviortrace.run.capture import without_adapters
+from pytest_behaviortrace.run.capture import UnsupportedModel, without_adapters
 from pytest_behaviortrace.run.sketch import SKETCH_SEED, BlockSketch, trainable
 
 _SETTINGS = (
@@ -29,11 +30,29 @@ def described(trainer: Any, model: Any, behaviors: Mapping[str, re.Pattern[str]]
         "peft": is_peft,
         **({"processes": processes} if processes > 1 else {}),
         "adapter": str(model.active_adapter) if is_peft else None,
+        "base": base_of(model),
         "trained": None if is_peft or len(trained) == len(list(model.parameters())) else sorted(trained),
         **{name: plain_value(getattr(trainer.args, name)) for name in _SETTINGS},
         "eos_token_ids": _ends(trainer),
         "generation_kwargs": json.loads(json.dumps(trainer.args.generation_kwargs or {}, default=str)),
     }
+
+
+def base_of(model: Any) -> str | None:
+    """The name, or absolute folder, from which an adapter's base model is loaded again; None without an adapter.
+
+    Raises `UnsupportedModel` for a base that came from nowhere (built from a configuration).
+    """
+    if model is without_adapters(model):
+        return None
+    name = model.peft_config[model.active_adapter].base_model_name_or_path
+    if not name:
+        raise UnsupportedModel(
+            "the adapter's base model was loaded from no name and no folder, so nobody could load it again to sample "
+            "from the recorded run; save it (save_pretrained), load it from that folder, and add the adapter then"
+        )
+    # transformers asks the same: a folder that is there comes before a model of that name.
+    return os.path.abspath(name) if os.path.isdir(name) else str(name)
 
 
 def plain_value(value: Any) -> Any:

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pytest_behaviortrace.run import handover
-from pytest_behaviortrace.run.cache import library_versions, no_room
+from pytest_behaviortrace.run.cache import CacheError, library_versions, no_room
 from pytest_behaviortrace.run.manifest import seal
 from pytest_behaviortrace.run.recorded import store_of
 from pytest_behaviortrace.run.store import Built, Store
 from pytest_behaviortrace.suite import SUITE
 
-DONE, FAILED, FULL = 0, 1, 28
-"""Exit codes: sealed; failed (see the log); the disk is full."""
+DONE, FAILED, SAID, FULL = 0, 1, 3, 28
+"""Exit codes: sealed; failed (see the log); failed, and the log's last line says it all; the disk is full."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,8 +46,19 @@ def main(argv: list[str] | None = None) -> int:
     except BaseException as error:
         with contextlib.suppress(OSError):  # the log may be on the full disk
             traceback.print_exc()
-        return FULL if no_room(error) else FAILED
+        if no_room(error):
+            return FULL
+        if (sentence := sentence_of(error)) is None:
+            return FAILED
+        print(sentence, file=sys.stderr)
+        return SAID
     return DONE
+
+
+def sentence_of(error: BaseException) -> str | None:
+    """What this package itself said was wrong, on one line; None for an exception of anybody else's."""
+    ours = type(error).__module__.partition(".")[0] == "pytest_behaviortrace"
+    return " ".join(str(error).split()) or None if ours else None
 
 
 def _build(args: argparse.Namespace, report: Callable[..., None]) -> None:
@@ -56,7 +67,7 @@ def _build(args: argparse.Namespace, report: Callable[..., None]) -> None:
     recipe = handover.loads(args.recipe.read_text(encoding="utf-8"))
     store = store_of(args.cache_dir, recipe)
     if store.key != args.key:
-        raise RuntimeError("a library or the policy's files changed while the session was running; start it again")
+        raise CacheError("a library or the policy's files changed while the session was running; start it again")
     builder = importlib.import_module(args.builder)
     # Asked before it is read: another process may build the seed again meanwhile, and the draw is not of that.
     origin = None if args.draw is None else store.origin(args.seed)
