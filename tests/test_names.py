@@ -16,7 +16,7 @@ from problems import make_problem
 
 from pytest_behaviortrace.dumping import Writer
 from pytest_behaviortrace.isolation import write_problem
-from pytest_behaviortrace.reports import json as json_report
+from pytest_behaviortrace.reports import files
 from pytest_behaviortrace.run.cache import recipe_folder
 from pytest_behaviortrace.run.lock import worker_place
 from pytest_behaviortrace.run.names import RESERVED, is_device, same_file
@@ -95,7 +95,7 @@ def test_a_place_for_a_worker_of_any_machine(tmp_path: Path, monkeypatch: pytest
 def test_reports_and_dumps_bear_no_name_of_an_estimator(name: str, tmp_path: Path) -> None:
     row = Row(f"checks/test_stress.py::test_stress[{name}]", name, "test_stress", None, None, "pass")
     card = Scorecard("1", "tiny", "ab", name, {}, (), [row], {name: frozenset({row.id})})
-    json_report.write(card, tmp_path / "report.json")
+    files.write(card, tmp_path / "report.json")
     dump, isolated = tmp_path / "dump", tmp_path / "isolated"
     dump.mkdir()
     isolated.mkdir()
