@@ -183,6 +183,8 @@ def finish(grading: GradingSession, session: pytest.Session, exitstatus: int) ->
 
 def _write_reports(grading: GradingSession) -> list[str]:
     """Write every report that was asked for; what kept one from being written keeps no other from it."""
+    if not grading.rows:  # nothing was graded: an earlier report says more than an empty one
+        return grading.report_problems
     for path in grading.settings.reports:
         try:
             files.write(grading.scorecard(), path)

@@ -58,6 +58,17 @@ class Asked:
             raise ValueError(f"timeout={seconds!r} is not a number of seconds above 0; give one, such as 60")
         if isinstance(self.checks, str):
             raise TypeError(f"checks={self.checks!r} is one text; give a list, such as [{self.checks!r}]")
+        if self.checks is not None:
+            try:
+                object.__setattr__(self, "checks", tuple(self.checks))  # an iterator would be read once only
+            except TypeError:
+                raise TypeError(f"checks={self.checks!r} is no list of names, such as ['lookalikes']") from None
+            if not self.checks or not all(isinstance(name, str) for name in self.checks):
+                raise ValueError(f"checks={list(self.checks)!r} names no check; give names, such as ['lookalikes']")
+        for name in ("recipe", "run", "cache_dir"):
+            path = getattr(self, name)
+            if path is not None and not isinstance(path, str | os.PathLike):
+                raise TypeError(f"{name}={path!r} is no path")
         self._require_one_kind_of_run()
         self.specs()
 
@@ -86,8 +97,9 @@ class Asked:
             chosen = select([_id(name) for name in self.checks], every)
         except LookupError as error:
             known = ", ".join(check.name.removeprefix("test_") for check in checklist.declared())
+            wrong = str(error.args[0]).removeprefix(f"{checklist.PREFIX}/test_").removesuffix(".py")
             raise ValueError(
-                f"checks: {error.args[0]!r} is neither a check nor a row of one under these arguments; checks: {known}"
+                f"checks: {wrong!r} is neither a check nor a row of one under these arguments; checks: {known}"
             ) from None
         return {id: spec for id, spec in every.items() if id in chosen}
 
@@ -113,7 +125,8 @@ class Asked:
         from pytest_behaviortrace.run.cache import default_cache_dir
         from pytest_behaviortrace.settings import Settings
 
-        cache_dir = default_cache_dir() if self.cache_dir is None else Path(self.cache_dir).expanduser()
+        given = self.cache_dir if self.cache_dir is None else os.fspath(self.cache_dir)
+        cache_dir = Path(given).expanduser() if given else default_cache_dir()  # empty: as on the command line
         recorded, recipe = self._recorded(cache_dir), self._recipe()
         return Settings(
             estimators=tuple(self.estimators),

@@ -104,7 +104,7 @@ def regression(old: Row, new: Row) -> str | None:
     if old.verdict == "pass" and new.verdict != "pass":
         return f"passed before, {new.verdict} now{_numbers(old, new)}"
     if new.high is not None and old.low is not None and new.high < old.low:
-        return f"its interval fell clear of the old one (still {new.verdict}){_numbers(old, new)}"
+        return f"its interval fell clear of the old one ({_still(old, new)}){_numbers(old, new)}"
     return None
 
 
@@ -115,7 +115,7 @@ def improvement(old: Row, new: Row) -> str | None:
     if new.verdict == "pass" and old.verdict != "pass":
         return f"{_was(old.verdict)} before, passes now{_numbers(old, new)}"
     if new.low is not None and old.high is not None and new.low > old.high:
-        return f"its interval rose clear of the old one (still {new.verdict}){_numbers(old, new)}"
+        return f"its interval rose clear of the old one ({_still(old, new)}){_numbers(old, new)}"
     return None
 
 
@@ -172,6 +172,10 @@ def _seeds(conditions: Conditions) -> str:
 
 def _was(verdict: str) -> str:
     return {"fail": "failed", "error": "an error"}.get(verdict, verdict)
+
+
+def _still(old: Row, new: Row) -> str:
+    return f"still {new.verdict}" if old.verdict == new.verdict else f"{old.verdict} before, {new.verdict} now"
 
 
 def _numbers(old: Row, new: Row) -> str:

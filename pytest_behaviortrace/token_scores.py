@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from pytest_behaviortrace.estimator import Estimator, EstimatorError
 from pytest_behaviortrace.isolation import Isolated
 from pytest_behaviortrace.problem import AttributionProblem, IntArray
-from pytest_behaviortrace.scoring import called
+from pytest_behaviortrace.scoring import arrayed, called
 from pytest_behaviortrace.variations import COLUMNS, SERVED
 
 METHOD = "token_scores"
@@ -26,11 +27,17 @@ def token_scores(
     """
     if isinstance(estimator, Isolated):
         return None, f"no scores of single tokens: an isolated estimator is not asked for {METHOD}(problem)"
-    if not callable(getattr(estimator, METHOD, None)):
+    try:
+        method = getattr(estimator, METHOD, None)
+    except Exception as error:
+        return None, f"{METHOD} failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    if not callable(method):
         return None, f"no scores of single tokens: {name} has no method {METHOD}(problem)"
     where = f"estimator {name!r} on {len(problem)} {problem.kind}"
     try:
-        raw, _, _ = called(estimator, getattr(estimator, METHOD), problem, where, timeout, watch_memory=False)
+        raw, _, _ = called(
+            estimator, lambda scoped: _rows(method(scoped), len(problem)), problem, where, timeout, watch_memory=False
+        )
         return _vouched(raw, problem, where), ""
     except EstimatorError as error:
         return None, f"{METHOD} failed: {(str(error).splitlines() or [where])[0]}"
@@ -51,13 +58,19 @@ def _of(value: Any, items: IntArray) -> Callable[[], Any]:
     return make
 
 
+def _rows(raw: Any, n: int) -> Any:
+    """The arrays of what was returned, one too many at most: a generator's body runs here, under the time limit."""
+    return [arrayed(row) for row in itertools.islice(raw, n + 1)] if hasattr(raw, "__iter__") else raw
+
+
 def _vouched(raw: Any, problem: AttributionProblem, where: str) -> list[NDArray[np.float64]]:
     try:
-        rows = [row.detach().cpu().numpy() if hasattr(row, "detach") else np.asarray(row) for row in raw]
+        rows = [np.asarray(row) for row in raw]
     except (TypeError, ValueError) as error:
         raise EstimatorError(f"{where} returned {type(raw).__name__}, not one array per item ({error})") from error
     if len(rows) != len(problem):
-        raise EstimatorError(f"{where} returned {len(rows)} arrays, expected {len(problem)}: one per item")
+        many = len(rows) if len(rows) <= len(problem) else f"more than {len(problem)}"
+        raise EstimatorError(f"{where} returned {many} arrays, expected {len(problem)}: one per item")
     for item, (row, length) in enumerate(zip(rows, problem.length, strict=True)):
         if row.dtype.kind not in "biuf" or row.shape != (length,):
             raise EstimatorError(
