@@ -35,8 +35,10 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Any:
         ({3: "e"}, TypeError, "the name of a behaviour is a str, not 3"),
         ({"a b": "x"}, ValueError, "'a b' cannot name a behaviour"),
         ({"ok": "("}, ValueError, "is no regular expression"),
-        ({"a": ""}, ValueError, "matches the empty string, and so every completion"),
-        ({"a": ".*"}, ValueError, "matches the empty string, and so every completion"),
+        ({"a": ""}, ValueError, "and so every completion"),
+        ({"a": ".*"}, ValueError, "and so every completion"),
+        ({"a": r"[\s\S]+"}, ValueError, "and so every completion"),
+        ({"a": ".+"}, ValueError, "and so every completion"),
         ({"a": "e", "A": "o"}, ValueError, "would be one file on some systems"),
     ],
 )
@@ -98,10 +100,9 @@ def test_width_is_a_whole_number(trainer: Any, tmp_path: Path) -> None:
         record(trainer, tmp_path / "record", width="512")  # type: ignore[arg-type]
 
 
-def test_behaviours_that_none_or_every_rollout_shows_are_told_at_the_end(tmp_path: Path) -> None:
+def test_a_behaviour_that_no_rollout_shows_is_told_at_the_end(tmp_path: Path) -> None:
     made = grpo_run.trainer(tmp_path / "work", max_steps=1)
-    record(made, tmp_path / "record", behaviors={"never": "QZ#QZ", "always": "(?s)."}, width=512)
-    told = r"the behaviour 'always', '\(\?s\)\.', was shown by every one of the 8 rollouts"
-    with pytest.warns(UserWarning, match="'never', 'QZ#QZ', was shown by none of the 8"), pytest.warns(match=told):
+    record(made, tmp_path / "record", behaviors={"never": "QZ#QZ"}, width=512)
+    with pytest.warns(UserWarning, match="the behaviour 'never', 'QZ#QZ', matches none of the 8 rollouts recorded in"):
         made.train()
     assert open_run(tmp_path / "record").facts["n_rollouts"] == 8

@@ -84,7 +84,7 @@ def test_another_run_is_not_mixed_in(changed: dict[str, Any], named: str, begun:
 def test_another_number_of_processes_is_told(begun: Path) -> None:
     path = begun / "record" / "recording.json"
     path.write_text(path.read_text().replace('"processes": 1', '"processes": 2'))
-    with pytest.raises(RecordingError, match=r"\(recorded with 2 processes, now 1; start 2\)"):
+    with pytest.raises(RecordingError, match="record was recorded with 2 processes, now 1; start 2 to resume the run"):
         again(begun)
 
 

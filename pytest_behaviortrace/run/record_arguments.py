@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import string
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def checked_behaviors(behaviors: Any) -> dict[str, re.Pattern[str]]:
     """Name -> compiled pattern.
 
     Raises `TypeError` unless names and patterns are strings, `ValueError` for names that make no file and for a pattern
-    that is none or matches the empty string (and so every completion).
+    that is none or matches whatever is written.
     """
     if behaviors is None:
         return {}
@@ -98,9 +99,11 @@ def _compiled(name: Any, pattern: Any) -> re.Pattern[str]:
         made = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"the behaviour {name!r} is no regular expression: {error} in {pattern!r}") from None
-    if made.search("") is not None:
+    if made.search("") is not None or all(
+        made.search(letter) for letter in string.printable if letter not in "\n\r\t\v\f"
+    ):
         raise ValueError(
-            f"the behaviour {name!r}, {pattern!r}, matches the empty string, and so every completion; "
+            f"the behaviour {name!r}, {pattern!r}, matches the empty string or any letter, and so every completion; "
             f"ask for something written"
         )
     return made

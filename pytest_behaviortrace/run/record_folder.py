@@ -79,7 +79,13 @@ class RecordFolder:
         if (self.path / MANIFEST).exists():
             raise RecordingError(f"{self.path} holds a finished record; give another folder for this run")
         if (self.path / UNFINISHED).exists():
-            if different := _differences(self.read()["run"], self.identity):
+            there = self.read()["run"]
+            if (count := there.get("processes")) != self.identity["processes"]:  # other settings follow from it
+                raise RecordingError(
+                    f"{self.path} was recorded with {count} processes, now {self.identity['processes']}; start {count} "
+                    f"to resume the run, or give another folder"
+                )
+            if different := _differences(there, self.identity):
                 raise RecordingError(
                     f"{self.path} holds the beginning of another run ({different}); two runs are never mixed: "
                     f"give another folder, or delete this one"
@@ -191,9 +197,6 @@ def writing(path: Path, step: int) -> Iterator[None]:
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """`learning_rate 0.001 there, 0.0005 here; ...`; empty if there are none."""
-    if there.get("processes") != here["processes"]:
-        count = there.get("processes")
-        return f"recorded with {count} processes, now {here['processes']}; start {count}"
     found = []
     for name in here:
         old, new = there.get(name), here[name]

@@ -67,8 +67,7 @@ def record(
     `output_dir`, `TypeError` for another trainer and for behaviours that are no strings, `ValueError` for a bad pattern
     or width, `UnsupportedLoss` for settings under which rollouts have no gradients of their own, `UnsupportedModel` for
     a model whose gradients cannot be told apart here, and it or `IntegrityError` in the first step for a model or a
-    loss that turns out to hold more than what is known here. Warns at the end of a behaviour that no rollout shows, or
-    every one.
+    loss that turns out to hold more than what is known here. Warns at the end of a behaviour that no rollout shows.
     """
     check_trainer(trainer)
     patterns = checked_behaviors(behaviors)
@@ -229,11 +228,10 @@ class Recording:
             found = shown(self.path, list(self.behaviors))
             self._folder.finished()
         for name, count in found.items():
-            if count in (0, facts["n_rollouts"]):
-                every = "every one" if count else "none"
+            if count == 0:
                 warnings.warn(
-                    f"the behaviour {name!r}, {self.behaviors[name].pattern!r}, was shown by {every} of the "
-                    f"{facts['n_rollouts']} rollouts recorded in {self.path}: nothing can be attributed to it",
+                    f"the behaviour {name!r}, {self.behaviors[name].pattern!r}, matches none of the "
+                    f"{facts['n_rollouts']} rollouts recorded in {self.path}: no gradient of it is there",
                     stacklevel=2,
                 )
 
