@@ -66,6 +66,7 @@ LIGHT = (
     "budget_report",
     "budget_command",
     "recorded",
+    "shard_files",
     "spans",
     "handover",
     "launch",

@@ -133,7 +133,7 @@ def test_a_record_of_two_processes_is_resumed_and_sealed_once(tmp_path: Path) ->
     assert code != 0
     assert not (place / "manifest.json").exists()
     alone = grpo_run.trainer(tmp_path / "alone", **{**one_of_two.PATIENT, "per_device_train_batch_size": 8})
-    with pytest.raises(RecordingError, match=r"beginning of another run \(different: settings, processes\)"):
+    with pytest.raises(RecordingError, match="was recorded with 2 processes, now 1; start 2"):
         record(alone, place, width=one_of_two.WIDTH)
     code, out = launch(tmp_path, SCRIPT, "resume", str(tmp_path))
     assert code == 0, out

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -18,15 +17,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 import grpo_run  # noqa: E402
 import recording_process  # noqa: E402
 import torch  # noqa: E402
+from interrupted_run import Interrupt, again, interrupt, same  # noqa: E402
 from recording_process import BEHAVIORS, KILLED_AT, SAVE_STEPS, STEPS, WIDTH  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
-from transformers import TrainerCallback  # noqa: E402
 
 from pytest_behaviortrace import record  # noqa: E402
-from pytest_behaviortrace.run.formats import read_array  # noqa: E402
 from pytest_behaviortrace.run.integrity import IntegrityError  # noqa: E402
 from pytest_behaviortrace.run.policy import load_model  # noqa: E402
-from pytest_behaviortrace.run.recorded import RecordedRun, RecordedRunError, open_run  # noqa: E402
+from pytest_behaviortrace.run.recorded import RecordedRunError, open_run  # noqa: E402
 from pytest_behaviortrace.run.rows import RecordingError  # noqa: E402
 
 
@@ -40,20 +38,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return trainer, open_run(base / "record")
 
 
-def same(one: RecordedRun, other: RecordedRun, *, rows: int | None = None) -> bool:
-    """Whether two records hold the same rollouts and gradients, to the last bit; of the first `rows` rollouts."""
-    for name, values in one.table.items():
-        for a, b in zip(list(values)[:rows], list(other.table[name])[:rows], strict=True):
-            if not np.array_equal(a, b):
-                return False
-    arrays = [name for name in one.unit.files if name.endswith(".npy") and not name.startswith(("targets", "learning"))]
-    for name in arrays if rows is None else ["gradients.npy", "gradients.norm.npy", "loss_scale.npy"]:
-        a, b = (np.asarray(read_array(run.unit.file(name)))[:rows] for run in (one, other))
-        if not np.array_equal(a, b):
-            return False
-    return True
-
-
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = load_model(str(folder)).state_dict()
     return found
@@ -64,56 +48,50 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 # -- nothing is mixed --------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return interrupt(tmp_path_factory.mktemp("interrupted"))
+
+
 @pytest.fixture
-def begun(tmp_path: Path) -> Path:
-    """`record` holds four steps of a run that was interrupted in its fifth; `work` its checkpoints."""
-    trainer = recording_process.trainer(tmp_path / "work")
-    trainer.add_callback(Interrupt())
-    with record(trainer, tmp_path / "record", behaviors=BEHAVIORS, width=WIDTH), pytest.raises(KeyboardInterrupt):
-        trainer.train()
-    return tmp_path
+def begun(interrupted: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True))
 
 
 def brevity(completions: list[Any], **unused: Any) -> list[float]:
     return [-float(len(str(c))) for c in completions]
 
 
-class Interrupt(TrainerCallback):  # type: ignore[misc]
-    """Ctrl-C once, in the middle of a step."""
-
-    done = False
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
-        if state.global_step == KILLED_AT and not self.done:
-            self.done = True
-            raise KeyboardInterrupt
-
-
-def again(base: Path, *, width: int = WIDTH, behaviors: Any = BEHAVIORS, **settings: Any) -> Any:
-    trainer = recording_process.trainer(base / "work", **settings)
-    record(trainer, base / "record", behaviors=behaviors, width=width)
-    return trainer
-
-
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"learning_rate": 2e-3}, "settings"),
-        ({"min_p": 0.1}, "settings"),
-        ({"generation_kwargs": {"no_repeat_ngram_size": 3}}, "settings"),
-        ({"reward": brevity}, "rewards"),
-        ({"width": 2 * WIDTH}, "width"),
-        ({"behaviors": {"of": " of"}}, "behaviors"),
+        ({"learning_rate": 2e-3}, "learning_rate 0.001 there, 0.002 here"),
+        ({"min_p": 0.1}, "min_p null there, 0.1 here"),
+        ({"generation_kwargs": {"no_repeat_ngram_size": 3}}, "generation_kwargs .* there, .* here"),
+        ({"reward": brevity}, r'rewards \[".*"\] there, \["brevity"\] here'),
+        ({"width": 2 * WIDTH}, f"width {WIDTH} there, {2 * WIDTH} here"),
+        ({"behaviors": {"of": " of"}}, r"behaviors is .* there, absent here"),
+        ({"temperature": 0.5, "seed": 9}, r"seed \d+ there, 9 here; temperature 0.9 there, 0.5 here"),
     ],
-    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )
 def test_another_run_is_not_mixed_in(changed: dict[str, Any], named: str, begun: Path) -> None:
-    with pytest.raises(RecordingError, match=rf"beginning of another run \(different: {named}\)"):
+    with pytest.raises(RecordingError, match=rf"beginning of another run \({named}\)"):
         again(begun, **changed)
 
 
+def test_another_number_of_processes_is_told(begun: Path) -> None:
+    path = begun / "record" / "recording.json"
+    path.write_text(path.read_text().replace('"processes": 1', '"processes": 2'))
+    with pytest.raises(RecordingError, match="record was recorded with 2 processes, now 1; start 2 to resume the run"):
+        again(begun)
+
+
 def test_a_run_that_starts_again_is_not_mixed_in(begun: Path) -> None:
-    with pytest.raises(RecordingError, match=r"holds steps 0-3 of an earlier start, and this run begins at step 0"):
+    with pytest.raises(
+        RecordingError, match=r"holds an earlier start \(steps 0-3 are recorded\), and this run begins at step 0"
+    ):
         again(begun).train()
 
 
@@ -126,10 +104,21 @@ def test_other_weights_are_not_mixed_in(begun: Path) -> None:
         again(begun).train(resume_from_checkpoint=True)
 
 
-def test_a_missing_step_is_named(begun: Path) -> None:
-    shutil.rmtree(begun / "record" / "shards" / "step-00000001-rank-0000")
-    with pytest.raises(IntegrityError, match=r"step 1 \(process 0\) is missing"):
+def test_a_record_that_is_gone_is_not_resumed(begun: Path) -> None:
+    shutil.rmtree(begun / "record")
+    with pytest.raises(RecordingError, match=r"record is new, but the trainer resumes from step 4, .* give the folder"):
         again(begun).train(resume_from_checkpoint=True)
+
+
+def test_what_is_known_of_the_run_may_be_lost(begun: Path) -> None:
+    path = begun / "record" / "recording.json"
+    for text in ("{", "[]", '{"run": 3, "checkpoints": {}, "start": {}}'):
+        path.write_text(text)
+        with pytest.raises(RecordingError, match=r"recording\.json is damaged; restore it, or record"):
+            again(begun)
+    path.unlink()
+    with pytest.raises(RecordingError, match=r"recording\.json is missing, and without it the shards"):
+        again(begun)
 
 
 def test_finished_and_foreign_folders_are_refused(whole: Any, tmp_path: Path) -> None:
@@ -140,13 +129,6 @@ def test_finished_and_foreign_folders_are_refused(whole: Any, tmp_path: Path) ->
     with pytest.raises(RecordingError, match="is not empty and no record; give a new folder"):
         record(grpo_run.trainer(tmp_path / "work"), tmp_path / "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.parametrize(("name", "pattern"), [("a b", "x"), ("ok", "(")])
-def test_behaviours_that_cannot_be_recorded(name: str, pattern: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot name a behaviour|is no regular expression"):
-        record(grpo_run.trainer(tmp_path / "work"), tmp_path / "record", behaviors={name: pattern})
-    assert not (tmp_path / "record").exists()
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------

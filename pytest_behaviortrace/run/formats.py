@@ -15,6 +15,10 @@ from pytest_behaviortrace.rows import give_back, in_stretches, made, rows_of
 Column = NDArray[Any] | list[Any]
 
 
+class NotFinite(ValueError):
+    """Gradients with NaN or infinity among their numbers."""
+
+
 def write_array(folder: Path, name: str, array: ArrayLike) -> None:
     """Write `{name}.npy`. Raises `ValueError` for object arrays, which would need pickle, `OSError` on a full disk."""
     values = np.asarray(array)
@@ -60,7 +64,7 @@ def write_sketches(
     `rows` (m, K) float32; `norm` (m,) exact gradient norms; `row` (m,) index of the item each sketch belongs to
     (None: item i has sketch i). Files: `{name}.npy` float16, each row divided by its largest magnitude,
     `{name}.scale.npy`, `{name}.norm.npy` float32, `{name}.row.npy` int32.
-    Raises `ValueError` on wrong shapes, numbers that are not finite, or an item that occurs twice.
+    Raises `ValueError` on wrong shapes or an item that occurs twice, and `NotFinite`.
     """
     rows = np.asarray(rows, dtype=np.float32)
     norms = np.asarray(norm, dtype=np.float32)
@@ -70,7 +74,7 @@ def write_sketches(
     if norms.shape != (len(rows),) or index.shape != (len(rows),):
         raise ValueError(f"sketches {name!r}: {len(rows)} rows, but norm {norms.shape} and row {index.shape}")
     if not np.isfinite(norms).all():
-        raise ValueError(f"sketches {name!r}: not finite")
+        raise NotFinite(f"sketches {name!r}: not finite")
     if index.size and (index.min() < 0 or len(np.unique(index)) != len(index)):
         raise ValueError(f"sketches {name!r}: item indices must be distinct and not negative")
     scale = np.zeros(len(rows), np.float32)
@@ -78,7 +82,7 @@ def write_sketches(
     def halves() -> Iterator[NDArray[np.float16]]:
         for part, block in in_stretches(rows):
             if not np.isfinite(block).all():
-                raise ValueError(f"sketches {name!r}: not finite")
+                raise NotFinite(f"sketches {name!r}: not finite")
             size = np.abs(block).max(axis=1, initial=0.0)
             size[size == 0.0] = 1.0
             scale[part] = size

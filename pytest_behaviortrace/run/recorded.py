@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pytest_behaviortrace.run.manifest import MANIFEST, SCHEMA, DamagedUnit, MissingUnit, verified_manifest
+from pytest_behaviortrace.run.shard_files import SHARDS, UNFINISHED, steps_on_record
 from pytest_behaviortrace.run.spans import occurrences
 from pytest_behaviortrace.run.store import Store, Unit
 
@@ -196,6 +197,11 @@ def _opened(path: Path) -> RecordedRun:
     if not path.is_dir():
         raise RecordedRunError(f"{path} is no folder; give the folder that record(trainer, path) wrote")
     if not (path / MANIFEST).is_file():
+        if (path / UNFINISHED).is_file():
+            raise RecordedRunError(
+                f"{path} holds no {MANIFEST}: the run is still being recorded, or its recording was broken off; "
+                f"{steps_on_record(path / SHARDS)}, not sealed: resume the training to its end"
+            )
         raise RecordedRunError(
             f"{path} holds no {MANIFEST}: the run is still being recorded, its recording was broken off, "
             f"or this is no recorded run"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,25 +15,24 @@ import torch
 from transformers import TrainerCallback
 
 from pytest_behaviortrace.run import capture
-from pytest_behaviortrace.run.attach import attach
+from pytest_behaviortrace.run.attach import attach, check_recordable
 from pytest_behaviortrace.run.cache import library_versions
 from pytest_behaviortrace.run.capture import without_adapters
-from pytest_behaviortrace.run.integrity import IntegrityError
-from pytest_behaviortrace.run.manifest import MANIFEST, seal
-from pytest_behaviortrace.run.names import same_file
+from pytest_behaviortrace.run.formats import NotFinite
+from pytest_behaviortrace.run.manifest import seal
 from pytest_behaviortrace.run.policy import save_policy
+from pytest_behaviortrace.run.record_arguments import check_trainer, checked_behaviors, checked_path, checked_width
+from pytest_behaviortrace.run.record_folder import NO_PART, RecordFolder, together, writing
 from pytest_behaviortrace.run.recorded_facts import described, plain_value
 from pytest_behaviortrace.run.recorder import Capture, RolloutRecorder
 from pytest_behaviortrace.run.rows import RecordingError
-from pytest_behaviortrace.run.shards import ShardSink, check_complete, drop_from, merge, next_row, shards
+from pytest_behaviortrace.run.shard_files import SHARDS, check_complete, check_whole, drop_from, shards, steps_on_record
+from pytest_behaviortrace.run.shards import ShardSink, merge, next_row, shown
 from pytest_behaviortrace.run.sketch import BlockSketch, trainable
 from pytest_behaviortrace.suite import SUITE
 
 WIDTH = 8192
 """Buckets of a sketch, unless told otherwise."""
-UNFINISHED = "recording.json"
-"""What the run is that is being recorded; gone once the record is whole."""
-SHARDS = "shards"
 SETTINGS = (
     "seed", "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay", "max_grad_norm", "bf16",
     "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
@@ -62,15 +61,17 @@ def record(
     with (ratio, clipping and masks included; a rollout of advantage zero as if unclipped); later passes of
     `num_iterations` are not recorded. A KL term's share is kept beside it (`kl_gradients`).
 
-    Raises `RecordingError` if the folder holds another run or is not empty, `ValueError` for a bad pattern or width,
-    `UnsupportedLoss` for settings under which rollouts have no gradients of their own, `UnsupportedModel` for a model
-    whose gradients cannot be told apart here, and it or `IntegrityError` in the first step for a model or a loss that
-    turns out to hold more than what is known here.
+    One process (or launch of several) records into a folder at a time. What a resumed run finds damaged, it refuses.
+
+    Raises `RecordingError` if the folder holds another run, is not empty, is being recorded into or is the trainer's
+    `output_dir`, `TypeError` for another trainer and for behaviours that are no strings, `ValueError` for a bad pattern
+    or width, `UnsupportedLoss` for settings under which rollouts have no gradients of their own, `UnsupportedModel` for
+    a model whose gradients cannot be told apart here, and it or `IntegrityError` in the first step for a model or a
+    loss that turns out to hold more than what is known here. Warns at the end of a behaviour that no rollout shows.
     """
-    patterns = {name: _compiled(name, pattern) for name, pattern in (behaviors or {}).items()}
-    if (alike := same_file(patterns)) is not None:
-        raise ValueError(f"the behaviours {alike[0]!r} and {alike[1]!r} would be one file on some systems; rename one")
-    return Recording(trainer, Path(path).absolute(), patterns, width)
+    check_trainer(trainer)
+    patterns = checked_behaviors(behaviors)
+    return Recording(trainer, checked_path(path, trainer.args.output_dir), patterns, checked_width(width))
 
 
 class Recording:
@@ -82,16 +83,15 @@ class Recording:
         self._plain = accelerator.unwrap_model(trainer.model)
         BlockSketch.for_model(self._plain, width)  # raises for too narrow a sketch
         capture.Capture(self._plain)  # raises for a model that is not known here
+        check_recordable(trainer)
         self._identity = self._described()
-        new = self._checked()  # on every process: all refuse, or none
-        accelerator.wait_for_everyone()
-        if new and accelerator.is_main_process:
-            (self.path / SHARDS).mkdir(parents=True, exist_ok=True)
-            self._write({"run": self._identity, "checkpoints": {}})
-        accelerator.wait_for_everyone()
+        self._folder = RecordFolder(path, self._identity)
+        together(accelerator, self._folder.claim)
         self._sink = ShardSink(path / SHARDS, int(accelerator.process_index))
         self._recorder = RolloutRecorder(Capture(width, behaviors), self._sink)
         self._detach = attach(trainer, self._recorder)
+        self._own_train: Callable[..., Any] | None = trainer.__dict__.get("train")
+        trainer.train = self._unlocking(trainer.train)
         self._watch: _Watch | None = _Watch(self)
         self._finished = False
         trainer.add_callback(self._watch)
@@ -108,10 +108,14 @@ class Recording:
         """Stops recording; the trainer is as it was. What is on disk stays, and can be resumed."""
         if self._watch is not None:
             self._detach()
+            del self.trainer.train
+            if self._own_train is not None:
+                self.trainer.train = self._own_train
+            self._folder.release()
             self.trainer.remove_callback(self._watch)
             self._watch = None
 
-    # -- the folder --------------------------------------------------------------------------------------------------
+    # -- the run -----------------------------------------------------------------------------------------------------
     def _described(self) -> dict[str, Any]:
         """What must be the same when a run is resumed."""
         args, plain = self.trainer.args, without_adapters(self._plain)
@@ -127,32 +131,16 @@ class Recording:
             "versions": library_versions(),
         }
 
-    def _checked(self) -> bool:
-        """Whether the folder is to be made; False if it holds the beginning of this very run. Else refuses it."""
-        if (self.path / MANIFEST).exists():
-            raise RecordingError(f"{self.path} holds a finished record; give another folder for this run")
-        unfinished = self.path / UNFINISHED
-        if unfinished.exists():
-            known = json.loads(unfinished.read_text(encoding="utf-8"))["run"]
-            mine = json.loads(json.dumps(self._identity))
-            if different := [name for name in mine if known.get(name) != mine[name]]:
-                raise RecordingError(
-                    f"{self.path} holds the beginning of another run (different: {', '.join(different)}); two runs "
-                    f"are never mixed: give another folder, or delete this one"
-                )
-            return False
-        if self.path.is_dir() and any(self.path.iterdir()):
-            raise RecordingError(f"{self.path} is not empty and no record; give a new folder")
-        return True
+    def _unlocking(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        """`trainer.train` that, when it breaks off, lets others resume the run."""
 
-    def _write(self, content: Mapping[str, Any]) -> None:
-        making = self.path / f".{UNFINISHED}"
-        making.write_text(json.dumps(content, indent=1, sort_keys=True), encoding="utf-8")
-        making.replace(self.path / UNFINISHED)
+        def train(*args: Any, **named: Any) -> Any:
+            try:
+                return own(*args, **named)
+            finally:
+                self._folder.release()
 
-    def _read(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads((self.path / UNFINISHED).read_text(encoding="utf-8"))
-        return content
+        return train
 
     # -- what the trainer tells --------------------------------------------------------------------------------------
     def begun(self, step: int) -> None:
@@ -162,46 +150,64 @@ class Recording:
                 f"{self.path} is the finished record of this trainer's last training; detach() before training again, "
                 f"or record into another folder"
             )
-        accelerator, folder = self.trainer.accelerator, self.path / SHARDS
-        earlier = sorted({made for made, _ in shards(folder)})
-        if step == 0 and earlier:
-            raise RecordingError(
-                f"{self.path} holds steps {earlier[0]}-{earlier[-1]} of an earlier start, and this run begins at step "
-                f"0; resume it from its checkpoint, or delete the folder"
-            )
-        if step > 0 and self._read()["checkpoints"].get(str(step)) != _fingerprint(self._plain):
-            raise IntegrityError(
-                f"the run resumes at step {step} with weights that are not those of a checkpoint of the run in "
-                f"{self.path}; resume from another one"
-            )
-        accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            drop_from(folder, step)
-            if step == 0:
-                save_policy(self._plain, self.trainer.processing_class, str(self.path / "policies" / "start"))
-        accelerator.wait_for_everyone()
-        check_complete(folder, step, int(accelerator.num_processes))
+        together(self.trainer.accelerator, lambda: self._prepare(step))
         self._sink.drop()
-        self._recorder.restart(next_row(folder, int(self.trainer.args.generation_batch_size)))
+        batch = int(self.trainer.args.generation_batch_size)
+        self._recorder.restart(next_row(self.path / SHARDS, batch))
+        self.trainer.accelerator.wait_for_everyone()  # nobody adds a shard while another still counts rows
+
+    def _prepare(self, step: int) -> None:
+        """Holds the folder, checks the past of a step in it, and drops what came later. For the first process alone."""
+        folder, processes = self.path / SHARDS, int(self.trainer.accelerator.num_processes)
+        with writing(self.path, step):
+            self._folder.hold()
+            if step == 0:
+                if shards(folder):
+                    raise RecordingError(
+                        f"{self.path} holds an earlier start ({steps_on_record(folder)}), and this run begins at step "
+                        f"0; resume it from its checkpoint, or delete the folder"
+                    )
+                drop_from(folder, step)
+                save_policy(self._plain, self.trainer.processing_class, str(self.path / "policies" / "start"))
+                self._folder.note_start()
+                return
+            self._folder.check_resumed(step, _fingerprint(self._plain))
+            self._folder.check_start()
+            check_whole(folder, step, processes)
+            drop_from(folder, step)
+            check_complete(folder, step, processes)
 
     def stepped(self, step: int, learning_rate: float) -> None:
         """An optimizer step was made."""
-        self._sink.commit(step, learning_rate)
+        try:
+            with writing(self.path, step):
+                self._sink.commit(step, learning_rate)
+        except NotFinite:
+            raise RecordingError(
+                f"gradients of step {step} are not finite (NaN or infinity), and are not recorded in {self.path}: look "
+                f"at the learning rate (here {learning_rate:g}), max_grad_norm, the precision (bf16, fp16) and the "
+                f"rewards of this step, and record the run again in another folder"
+            ) from None
 
     def saved(self, step: int) -> None:
         """TRL wrote a checkpoint; whoever resumes from it is known by its weights."""
         if self.trainer.accelerator.is_main_process:
-            content = self._read()
-            content["checkpoints"][str(step)] = _fingerprint(self._plain)
-            self._write(content)
+            with writing(self.path, step):
+                self._folder.note_checkpoint(step, _fingerprint(self._plain))
 
     def ended(self, steps: int) -> None:
         """Training is over: the shards become one record."""
-        accelerator, folder = self.trainer.accelerator, self.path / SHARDS
-        accelerator.wait_for_everyone()
-        check_complete(folder, steps, int(accelerator.num_processes))
-        accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
+        self.trainer.accelerator.wait_for_everyone()
+        together(self.trainer.accelerator, lambda: self._close(steps))
+        self._finished = True
+
+    def _close(self, steps: int) -> None:
+        """Puts the record together. For the first process alone."""
+        folder, processes = self.path / SHARDS, int(self.trainer.accelerator.num_processes)
+        with writing(self.path, steps):
+            self._folder.check_start()
+            check_whole(folder, steps, processes)
+            check_complete(folder, steps, processes)
             facts = described(self.trainer, self._plain, self.behaviors, self.width)
             facts |= merge(folder, self.path, list(self.behaviors))
             save_policy(self._plain, self.trainer.processing_class, str(self.path / "policies" / "end"))
@@ -217,13 +223,17 @@ class Recording:
                     "facts": facts,
                     "timings": {},
                 },
-                without=(SHARDS, UNFINISHED),
+                without=NO_PART,
             )
-            # Only now: until the record is whole, this is all there is of it.
-            shutil.rmtree(folder)
-            (self.path / UNFINISHED).unlink()
-        self._finished = True
-        accelerator.wait_for_everyone()
+            found = shown(self.path, list(self.behaviors))
+            self._folder.finished()
+        for name, count in found.items():
+            if count == 0:
+                warnings.warn(
+                    f"the behaviour {name!r}, {self.behaviors[name].pattern!r}, matches none of the "
+                    f"{facts['n_rollouts']} rollouts recorded in {self.path}: no gradient of it is there",
+                    stacklevel=2,
+                )
 
 
 class _Watch(TrainerCallback):
@@ -249,15 +259,6 @@ class _Watch(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
         self.recording.ended(int(state.global_step))
-
-
-def _compiled(name: str, pattern: str) -> re.Pattern[str]:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,80}", name):
-        raise ValueError(f"{name!r} cannot name a behaviour: use letters, digits, - and _, at most 80")
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"the behaviour {name!r} is no regular expression: {error} in {pattern!r}") from None
 
 
 def _fingerprint(model: Any) -> str:

@@ -7,7 +7,6 @@ when it is whole; what a crash leaves behind has another name.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,8 +27,8 @@ from pytest_behaviortrace.run.formats import (
 )
 from pytest_behaviortrace.run.integrity import IntegrityError
 from pytest_behaviortrace.run.rows import Row
+from pytest_behaviortrace.run.shard_files import describe_shard, shard_name, shards
 
-_NAME = re.compile(r"step-(\d{8})-rank-(\d{4})")
 CHUNK = 256
 """Sketches moved at a time."""
 
@@ -55,11 +54,23 @@ class ShardSink:
         self._rows, self._sets = [], {}
 
     def commit(self, step: int, learning_rate: float) -> None:
-        """Writes what came since the last call as the shard of a step. Raises `OSError` on a full disk."""
-        name = f"step-{step:08d}-rank-{self.rank:04d}"
+        """Writes what came since the last call as the shard of a step.
+
+        Raises `OSError` on a full disk, `NotFinite` for gradients that are not finite; nothing is left of the shard.
+        """
+        name = shard_name(step, self.rank)
         making = self.folder / f".making-{name}"
         shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(parents=True)
+        try:
+            making.mkdir(parents=True)
+            self._write(making, step, learning_rate)
+            os.replace(making, self.folder / name)
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+        self.drop()
+
+    def _write(self, making: Path, step: int, learning_rate: float) -> None:
         rows = sorted(self._rows, key=lambda row: int(row["row_id"]))
         columns = {column: [row[column] for row in rows] for column in (rows[0] if rows else {})}
         write_table(making, "rollouts", columns)
@@ -70,39 +81,7 @@ class ShardSink:
             norms = torch.cat([norm for _, norm, _ in parts]).numpy()[order]
             write_sketches(making, kind, sketches, norms, index[order])
         write_table(making, "step", {"step": [step], "learning_rate": [learning_rate]})
-        os.replace(making, self.folder / name)
-        self.drop()
-
-
-def shards(folder: Path) -> dict[tuple[int, int], Path]:
-    """(step, rank) -> folder of every whole shard, in order."""
-    found = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if match := _NAME.fullmatch(path.name):
-            found[int(match[1]), int(match[2])] = path
-    return found
-
-
-def drop_from(folder: Path, step: int) -> None:
-    """Deletes the shards of a step and of all later ones, and what a crash left half-made."""
-    for (made, _), path in shards(folder).items():
-        if made >= step:
-            shutil.rmtree(path)
-    for path in folder.glob(".making-*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def check_complete(folder: Path, steps: int, processes: int) -> None:
-    """Raises `IntegrityError`, naming the first, unless there is a shard of every step and process, and no other."""
-    found = set(shards(folder))
-    wanted = {(step, rank) for step in range(steps) for rank in range(processes)}
-    for what, missing in (("is missing", wanted - found), ("is there beside a run of other steps", found - wanted)):
-        if missing:
-            step, rank = min(missing)
-            raise IntegrityError(
-                f"the record of step {step} (process {rank}) {what} in {folder}: the rollouts of one run from its "
-                f"first step on, and nothing else, make a record"
-            )
+        describe_shard(making, step, self.rank)
 
 
 def next_row(folder: Path, together: int) -> int:
@@ -140,6 +119,12 @@ def merge(folder: Path, out: Path, behaviors: Sequence[str]) -> dict[str, Any]:
     for name in behaviors:
         _targets_by_step(out, name, np.asarray(columns["step"]), len(rate), width)
     return {"n_rollouts": len(order), "steps": len(rate)}
+
+
+def shown(out: Path, behaviors: Sequence[str]) -> dict[str, int]:
+    """Behaviour -> how many of the rollouts that were merged into `out` show it."""
+    table = read_table(out / "rollouts.parquet")
+    return {name: sum(len(span) > 0 for span in table[f"span_{name}"]) for name in behaviors}
 
 
 def _rollouts(path: Path) -> Mapping[str, Any]:

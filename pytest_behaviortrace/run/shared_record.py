@@ -13,7 +13,8 @@ import torch
 from pytest_behaviortrace.run.formats import read_table, write_table
 from pytest_behaviortrace.run.ranks import Ranks
 from pytest_behaviortrace.run.rows import Collected, Columns
-from pytest_behaviortrace.run.shards import CHUNK, ShardSink, check_complete, shards, sketches, whole_sets
+from pytest_behaviortrace.run.shard_files import check_complete, shards
+from pytest_behaviortrace.run.shards import CHUNK, ShardSink, sketches, whole_sets
 
 
 @dataclass(frozen=True)
