@@ -124,7 +124,7 @@ def arrayed(raw: Any) -> Any:
     """An array in place of what only turns into one, while the estimator's time is still counted."""
     if hasattr(raw, "detach"):
         return raw.detach().cpu().numpy()
-    return np.asarray(raw) if hasattr(raw, "__array__") else raw
+    return np.asarray(raw) if hasattr(raw, "__array__") and not isinstance(raw, np.ndarray | np.generic) else raw
 
 
 def vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:

@@ -94,6 +94,41 @@ def test_what_goes_wrong_is_told(made: Any, said: str) -> None:
     assert said in note
 
 
+def test_a_generator_is_read_under_the_time_limit_and_its_errors_are_its_own() -> None:
+    def endless(problem: Any) -> Any:
+        yield np.zeros(problem.length[0])
+        while True:
+            pass
+
+    def broken(problem: Any) -> Any:
+        yield np.zeros(problem.length[0])
+        raise RuntimeError("half-way")
+
+    def too_many(problem: Any) -> Any:
+        while True:
+            yield np.zeros(1)
+
+    assert "took longer than 0.2 s" in told(endless, timeout=0.2)[1]
+    assert "RuntimeError: half-way" in told(broken)[1]
+    assert "returned more than" in told(too_many)[1]
+
+
+def test_a_method_that_cannot_be_looked_up_is_told() -> None:
+    class Odd:
+        needs = Needs()
+
+        def __call__(self, problem: Any) -> Any:
+            return np.zeros(len(problem))
+
+        @property
+        def token_scores(self) -> Any:
+            raise RuntimeError("not today")
+
+    each, note = token_scores("odd", Odd(), a_problem())
+    assert each is None
+    assert note == "token_scores failed: RuntimeError: not today"
+
+
 def test_it_has_the_time_limit_of_scores() -> None:
     found, note = told(lambda p: time.sleep(30), timeout=0.2)
     assert found is None

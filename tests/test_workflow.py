@@ -113,12 +113,15 @@ def test_a_job_that_never_graded_has_no_summary_and_does_not_break_on_it(repo):
 def test_the_cache_is_keyed_by_what_determines_the_runs(repo):
     runner = Runner(repo, "good")
     runner.run()
-    (step,) = [step for step in STEPS if step.get("uses", "").startswith("actions/cache@")]
+    (step,) = [step for step in STEPS if step.get("uses", "").startswith("actions/cache/restore@")]
+    (save,) = [step for step in STEPS if step.get("uses", "").startswith("actions/cache/save@")]
+    assert save["with"] == step["with"]
+    assert save["if"].startswith("always()")  # a gate that says no has trained all the same
     folder = recipe_folder(Path(), Recipe.load("tiny")).name
     assert runner.expand(step["with"]["key"]) == f"Linux-{folder}-seeds0.1.2-draws2"
     assert (repo.path / step["with"]["path"]) == Path(runner.env["BEHAVIORTRACE_CACHE"])
     order = [step.get("name", step.get("uses", "")) for step in STEPS]
-    assert order.index("Key of the runs") < order.index(step["uses"]) < order.index("Grade")
+    assert order.index("Key of the runs") < order.index(step["uses"]) < order.index("Grade") < order.index(save["uses"])
 
 
 def test_the_rest_of_the_workflow_is_as_the_text_says():
