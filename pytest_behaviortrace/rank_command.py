@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import sys
 import traceback
@@ -141,8 +142,8 @@ def _taught(advantage: ArrayLike) -> tuple[str, ...]:
 def _place(error: EstimatorError) -> str:
     """Where the estimator itself stood when it raised, ` (file:line)`; empty where it did not raise."""
     frames = traceback.extract_tb(error.__cause__.__traceback__ if error.__cause__ is not None else None)
-    caller = next((n for n, frame in enumerate(frames) if Path(frame.filename).name == "scoring.py"), len(frames))
-    inside = frames[caller + 1 :]
+    ours = Path(__file__).parent / "scoring.py"
+    inside = list(itertools.dropwhile(lambda frame: Path(frame.filename) == ours, frames))
     own = [frame for frame in inside if frame.filename == inside[0].filename]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 

@@ -72,7 +72,8 @@ def test_draws_of_another_build_of_their_seed_are_damaged(folder, monkeypatch):
 def test_an_empty_folder_lacks_everything_and_is_not_made(tmp_path, capsys):
     assert asked(tmp_path / "none", "--seeds", "0", "--draws", "0") == 1
     out = capsys.readouterr().out
-    assert out.startswith("0 of 1 units complete, 1 missing, 0 damaged in ")
+    assert out.splitlines()[0].endswith("none does not exist")
+    assert out.splitlines()[1].startswith("0 of 1 units complete, 1 missing, 0 damaged in ")
     assert not (tmp_path / "none").exists()
 
 

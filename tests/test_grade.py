@@ -99,6 +99,7 @@ def forget_checks() -> None:
     """Check modules of one folder must not pass for those of another."""
     for name in [name for name in sys.modules if name.startswith("pytest_behaviortrace.checks.")]:
         del sys.modules[name]
+        vars(checks).pop(name.rpartition(".")[2], None)
 
 
 class FakeCase:

@@ -122,7 +122,7 @@ def test_warnings_of_a_library_decide_no_row(repo: Repo) -> None:
     [
         ("[]", "there is no estimator to grade"),
         ('["gas"], seeds=0', "seeds=0 is not a number of at least 1"),
-        ('["gas"], checks=["fluency"]', "'checks/test_fluency.py' is neither a check nor a row"),
+        ('["gas"], checks=["fluency"]', "'fluency' is neither a check nor a row"),
     ],
 )
 def test_bad_arguments_are_collection_errors_in_one_sentence(repo: Repo, arguments: str, message: str) -> None:

@@ -68,7 +68,7 @@ def test_the_text_has_a_line_a_seed_and_names_what_is_not_met() -> None:
 
 
 def test_verifying_a_logged_run() -> None:
-    recipe, (planted, null, _) = two_step.recipe(), two_step.runs()
+    recipe, (planted, null, *_) = two_step.recipe(), two_step.runs()
     run = LoggedRun.of_runs(3, planted, null)
     seen: list[float] = []
     graded, other = recipe.plants[1], recipe.plants[0]

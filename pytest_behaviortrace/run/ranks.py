@@ -106,4 +106,5 @@ def joined() -> Iterator[Ranks]:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise launch.CannotMeet(f"the processes cannot meet at {place}: {why}") from error
     yield Ranks(int(state.process_index), int(state.num_processes), str(state.device))
+    distributed.barrier()  # the first to leave would take the store away from the others
     distributed.destroy_process_group()  # not after an exception: others may be waiting
