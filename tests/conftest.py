@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
 
 import pytest
+
+# For processes of the suite as well, workers of xdist among them: two that compute on two threads each wait for each
+# other on two cores. Set before any of them loads numpy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure() -> None:

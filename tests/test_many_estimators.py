@@ -56,19 +56,21 @@ def test_rows_are_collected_in_blocks_and_the_report_is_complete(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo = Repo(pytester, monkeypatch)
-    count = BLOCK + 2
+    block = 3
+    count = block + 2
     conftest = repo.path / "conftest.py"
     text = conftest.read_text(encoding="utf-8")
     old = 'return {name: f"doubles:{name}" for name in names}'
     assert old in text
     more = f'return {{f"e{{i:03}}": "doubles:good" for i in range({count})}}'
-    conftest.write_text(text.replace(old, more), encoding="utf-8")
+    small = f"import pytest_behaviortrace.checklist\npytest_behaviortrace.checklist.BLOCK = {block}\n"
+    conftest.write_text(small + text.replace(old, more), encoding="utf-8")
     repo.pytester.makeini(f"[pytest]\nbt_estimators = {' '.join(names(count))}\n")
     ids = repo.ids()
     assert ids[0].startswith("test_mine.py::")
     assert len(set(ids)) == len(ids) == 1 + 3 + count * (ROWS - 3)
-    last_of_first = max(place for place, id in enumerate(ids) if f"[{names(count)[BLOCK - 1]}-" in id)
-    assert all(place > last_of_first for place, id in enumerate(ids) if f"[{names(count)[BLOCK]}-" in id)
+    last_of_first = max(place for place, id in enumerate(ids) if f"[{names(count)[block - 1]}-" in id)
+    assert all(place > last_of_first for place, id in enumerate(ids) if f"[{names(count)[block]}-" in id)
     reports = []
     for workers in ((), ("-n2",)):
         assert repo.grade(*workers).ret == 0
