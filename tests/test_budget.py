@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode, bmm_flop
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from pytest_behaviortrace.__main__ import main
+from pytest_behaviortrace.run import batching, footprint, training_pass, uses
 from pytest_behaviortrace.run import budget as counting
-from pytest_behaviortrace.run import footprint, gradients, training_pass, uses
 from pytest_behaviortrace.run.architecture import QWEN2_5_1_5B, Architecture, architecture_of
 from pytest_behaviortrace.run.budget import Assumed, Gpu, Work, budget
 from pytest_behaviortrace.run.build import build_seed
@@ -159,7 +159,7 @@ def test_the_flops_of_a_pass_of_the_recorder_s_own_are_those_torch_counts(
     sets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Three rows are few: they would run forward once more instead of taking several backward passes.
-    monkeypatch.setattr(gradients, "FEW_SAMPLES", 0)
+    monkeypatch.setattr(batching, "FEW_SAMPLES", 0)
     policy, sizes = small()
     engine = PerSampleGradients(policy, BlockSketch.for_model(policy, 256))
     ids, mask = torch.randint(0, 640, (ROWS, TOKENS)), torch.ones(ROWS, TOKENS, dtype=torch.long)
@@ -204,7 +204,7 @@ def test_a_seed_s_unit_has_the_sets_and_the_bytes_that_are_counted(tmp_path: Pat
 def test_the_sizes_of_a_pass_are_those_of_the_engine() -> None:
     """The budget is counted without torch, and so has its own copies."""
     for module, names in {
-        gradients: ("ROWS_PER_PASS", "TOKENS_PER_PASS"),
+        batching: ("ROWS_PER_PASS", "TOKENS_PER_PASS"),
         training_pass: ("SAMPLES_SIDE_BY_SIDE", "MOST_LOGITS"),
         uses: ("MOST_ELEMENTS",),
     }.items():

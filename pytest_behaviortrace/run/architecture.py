@@ -72,6 +72,16 @@ class Architecture:
         return self.layers * (attention + 3 * self.hidden * self.intermediate)
 
     @property
+    def last_mlp(self) -> int:
+        """Numbers in the weights of the last layer's MLP."""
+        return 3 * self.hidden * self.intermediate
+
+    @property
+    def behind_last_keys(self) -> int:
+        """Numbers in the last layer's weights that nothing but a token's own prediction depends on."""
+        return 2 * self.hidden * self.attended + self.last_mlp
+
+    @property
     def ends(self) -> int:
         """Numbers that go into and come out of all linear maps of the layers, for one token."""
         given = 5 * self.hidden + self.attended + self.intermediate

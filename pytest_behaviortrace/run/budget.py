@@ -127,10 +127,13 @@ def updating(policy: Architecture, rows: int, prompt: int, made: int, checkpoint
     )
 
 
-def writing_down(policy: Architecture, rows: int, prompt: int, made: int) -> Work:
-    """Gradients of `rows` rows at every parameter, from what a backward pass brings: outer products, sketch, norm."""
+def writing_down(policy: Architecture, rows: int, prompt: int, made: int, made_only: int) -> Work:
+    """Gradients of `rows` rows at every parameter, from what a backward pass brings: outer products, sketch, norm.
+
+    `made_only`: numbers in the weights of linear maps where tokens of the prompt are left out.
+    """
     tokens = rows * (prompt + made - 1)
-    outer = 2 * policy.linear * tokens + policy.head_flops(rows * made)
+    outer = 2 * policy.linear * tokens - 2 * made_only * rows * (prompt - 1) + policy.head_flops(rows * made)
     ordered = tokens * policy.ends + rows * made * (policy.vocabulary + policy.hidden)
     # Made, read for the norm, and read for the sketch.
     moved = 3 * 4 * rows * policy.parameters + ORDERING_BYTES * ordered + LOGIT_BYTES * rows * made * policy.vocabulary
@@ -139,17 +142,19 @@ def writing_down(policy: Architecture, rows: int, prompt: int, made: int) -> Wor
 
 def recording_inside(policy: Architecture, rows: int, prompt: int, made: int) -> Work:
     """Per-sample gradients of `rows` rows inside of the trainer's backward pass, which is not counted here."""
-    return Work(flops=policy.head_flops(rows * made)) + writing_down(policy, rows, prompt, made)
+    head = Work(policy.head_flops(rows * made))
+    return head + writing_down(policy, rows, prompt, made, policy.behind_last_keys)
 
 
 def recording_alone(policy: Architecture, rows: int, prompt: int, made: int, sets: int = 1) -> Work:
     """The same in a pass of its own: one forward pass, a backward pass for each of `sets` sets of token weights."""
     tokens, context = rows * (prompt + made - 1), prompt + made - 1
-    forward = policy.body_flops(tokens, context) + policy.head_flops(rows * made)
+    left_out = 2 * policy.last_mlp * rows * (prompt - 1)
+    forward = policy.body_flops(tokens, context) - left_out + policy.head_flops(rows * made)
     # To the activations only: one product per linear map, two per product of attention; the head's in float32.
-    backward = 2 * policy.linear * tokens + 2 * policy.attention_flops(tokens, context)
+    backward = 2 * policy.linear * tokens - left_out + 2 * policy.attention_flops(tokens, context)
     pulled = Work(backward, policy.head_flops(rows * made))
-    return Work(flops=forward) + (pulled + writing_down(policy, rows, prompt, made)) * sets
+    return Work(flops=forward) + (pulled + writing_down(policy, rows, prompt, made, policy.last_mlp)) * sets
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------

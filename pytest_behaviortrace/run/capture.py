@@ -58,6 +58,10 @@ class Capture:
         if type(self.head) is not nn.Linear:
             raise UnsupportedModel(f"the output embeddings are a {type(self.head).__name__}, not a linear map")
         self._verified: set[nn.Module] = set()
+        self._own = {
+            module: [self.names[id(p)] for p in module.parameters(recurse=False) if id(p) in self.names]
+            for module in (*self.modules, self.head)
+        }
 
     @property
     def learns_head(self) -> bool:
@@ -119,7 +123,7 @@ class Capture:
 
     def parameters_of(self, module: nn.Module) -> list[str]:
         """Names of a module's own trainable parameters."""
-        return [self.names[id(p)] for p in module.parameters(recurse=False) if id(p) in self.names]
+        return self._own[module]
 
     def uses(self, module: Any, given: torch.Tensor, gradient: torch.Tensor) -> Iterator[tuple[str, Use]]:
         """(parameter name, use) of one call, from its input and the gradient (samples, tokens, ...) at its output."""

@@ -10,7 +10,7 @@ from pytest_behaviortrace.run.recipe import Recipe
 ARRAY_HEADER = 128
 """Bytes before the numbers of a small `.npy` file."""
 ROWS_PER_PASS, TOKENS_PER_PASS = 32, 2**13
-"""Most rows, and tokens, of a pass of the recorder's own (`gradients`)."""
+"""Most rows, and tokens, of a pass of the recorder's own (`batching`)."""
 SAMPLES_SIDE_BY_SIDE, MOST_LOGITS = 24, 2**25
 """Most rows, and logits, that are written down together (`training_pass`)."""
 MOST_ELEMENTS = 2**24

@@ -7,31 +7,19 @@ written down, summed up and dropped a few rows at a time.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 
+from pytest_behaviortrace.run.batching import ROWS_PER_PASS, batches
 from pytest_behaviortrace.run.capture import Capture, UnsupportedModel, active_dropout
 from pytest_behaviortrace.run.coverage import check_coverage
+from pytest_behaviortrace.run.packing import last_mlp, only_at, packed, places
 from pytest_behaviortrace.run.sketch import BlockSketch, trainable
 from pytest_behaviortrace.run.sums import DotSums, SampleGradients, SketchSums, Sums, WholeSums
 from pytest_behaviortrace.run.uses import Use
-
-MOST_TURNS = 3
-"""Backward passes after one forward pass: a full gradient, a span and its control."""
-ROWS_PER_PASS = 32
-"""Most samples that share a forward pass: fewer waste nothing on padding, more nothing on calls."""
-FEW_SAMPLES = 8
-"""Samples that are cheaper to run forward once more, among others, than in a forward pass of their own."""
-TOKENS_PER_PASS = 2**13
-"""Most tokens of a forward pass of several samples."""
-
-
-Job = tuple[int, tuple[int, ...]]
-"""A sample, and the sets of token weights that share a forward pass over it."""
 
 
 class Measurement(NamedTuple):
@@ -81,7 +69,8 @@ class PerSampleGradients:
         if {name: p.size for name, p in sketch.parameters.items()} != sizes:
             raise ValueError("the sketch was laid out for another model: its parameters differ")
         self._modules = list(model.modules())
-        self._head_verified = self._coverage_verified = False
+        self._head_verified = self._coverage_verified = self._shortcut_verified = False
+        self._last_mlp = last_mlp(self.capture.backbone)
 
     def __call__(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_weights: Sequence[torch.Tensor]
@@ -103,8 +92,8 @@ class PerSampleGradients:
         logprob = torch.zeros(input_ids.shape, device=device)
         for done in self._backward_passes(input_ids, attention_mask, weights, logprob):
             done.into(sums := SketchSums(self.sketch, len(done.samples), device))
-            sketches[done.sets, done.samples] = sums.sketch
-            norms[done.sets, done.samples] = sums.square.sqrt().float()
+            sketch, square = sums.made()
+            sketches[done.sets, done.samples], norms[done.sets, done.samples] = sketch, square.sqrt().float()
         return Measurement([SampleGradients(s, n) for s, n in zip(sketches, norms, strict=True)], logprob)
 
     def dots(
@@ -153,77 +142,60 @@ class PerSampleGradients:
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, weights: torch.Tensor, logprob: torch.Tensor
     ) -> Iterator[_Pass]:
         """Every backward pass that any sample needs; fills in `logprob`."""
-        for jobs in self._batches(weights):
+        for jobs in batches(weights, self.rows_per_pass):
             rows = torch.tensor([sample for sample, _ in jobs], device=weights.device)
             turns = torch.stack([weights[list(sets), sample] for sample, sets in jobs], 1)
             attended, weighted = attention_mask[rows].any(0).nonzero(), (turns != 0).flatten(0, 1).any(0).nonzero()
             # Nothing to the left was attended, nothing to the right matters.
             shown = slice(int(attended[0]), int(weighted[-1]) + 1)
-            ids, mask, low = input_ids[rows, shown], attention_mask[rows, shown], int(weighted[0]) - shown.start
-            for turn, uses in enumerate(self._backward(ids, mask, turns[..., shown], low, rows, logprob[:, shown])):
+            ids, mask = input_ids[rows, shown], attention_mask[rows, shown]
+            for turn, uses in enumerate(self._backward(ids, mask, turns[..., shown], rows, logprob[:, shown])):
                 done = _Pass(torch.tensor([sets[turn] for _, sets in jobs], device=rows.device), rows, uses)
                 if not self._coverage_verified:
                     done.into(sums := SketchSums(self.sketch, len(rows), rows.device))
                     with self._undisturbed():
                         self._coverage_verified = check_coverage(
-                            self.model, self.sketch, sums.sketch[0], ids[:1], mask[:1], turns[turn, :1, shown],
+                            self.model, self.sketch, sums.made()[0][0], ids[:1], mask[:1], turns[turn, :1, shown],
                             temperature=self.temperature, autocast=self.autocast,
                         )  # fmt: skip
                 yield done
-
-    def _batches(self, weights: torch.Tensor) -> list[list[Job]]:
-        """(sample, sets) jobs that share a forward pass: equal in their number of sets, most first, and near in length.
-
-        A sample in more sets than `MOST_TURNS` makes several jobs: a second forward pass over it is cheaper than
-        backward passes over all its companions.
-        """
-        jobs: list[Job] = []
-        last = ((weights != 0).any(0) * torch.arange(weights.shape[2], device=weights.device)).amax(1).tolist()
-        for sample, wanted in enumerate((weights != 0).any(2).t().tolist()):
-            sets = [number for number, is_wanted in enumerate(wanted) if is_wanted]
-            jobs += [(sample, tuple(sets[k : k + MOST_TURNS])) for k in range(0, len(sets), MOST_TURNS)]
-        jobs = _without_small_groups(jobs)
-        # Passes of equal size: no last one of a few samples.
-        of_sets, most = Counter(len(sets) for _, sets in jobs), self.rows_per_pass
-        equal = {number: -(-count // -(-count // most)) for number, count in of_sets.items()}
-        batches: list[list[Job]] = []
-        for job in sorted(jobs, key=lambda job: (-len(job[1]), last[job[0]])):
-            current = batches[-1] if batches else []
-            full = len(current) >= min(equal[len(job[1])], max(1, TOKENS_PER_PASS // (1 + last[job[0]])))
-            if not current or full or len(job[1]) < len(current[-1][1]):
-                batches.append([])
-            batches[-1].append(job)
-        return batches
 
     def _backward(
         self,
         ids: torch.Tensor,
         mask: torch.Tensor,
         turns: torch.Tensor,
-        low: int,
         rows: torch.Tensor,
         logprob: torch.Tensor,
     ) -> Iterator[dict[str, list[Use]]]:
         """After one forward pass: the uses of all parameters, a backward pass for each of `turns`' token weights.
 
-        `turns` is (turns, size, tokens), zero before token `low`. Fills in `logprob` at `rows` of the batch.
+        `turns` is (turns, size, tokens). Fills in `logprob` at `rows` of the batch.
         """
         head = self.capture.head
-        with self._undisturbed(), torch.enable_grad(), self.capture.watching() as calls, self.autocast():
-            # The last weighted token is predicted, never read.
-            read = {"input_ids": ids[:, :-1], "attention_mask": mask[:, :-1], "use_cache": False}
-            hidden = self.capture.backbone(**read).last_hidden_state[:, low - 1 :]
+        # What predicts a weighted token; the last of them is predicted, never read.
+        place = places((turns != 0).any(0)[:, 1:])
+        read = {"input_ids": ids[:, :-1], "attention_mask": mask[:, :-1], "use_cache": False}
+        self._verify_shortcut(read, place)
+        with (
+            self._undisturbed(),
+            torch.enable_grad(),
+            self.capture.watching() as calls,
+            self.autocast(),
+            only_at(self._last_mlp, place),
+        ):
+            hidden = packed(self.capture.backbone(**read).last_hidden_state, place)
         self.capture.check(calls, len(ids))
         given = hidden.detach()
         with torch.no_grad(), self.autocast():
             logits = head(given).float()
-        self._verify_head(ids, mask, logits, low)
-        said, turns = ids[:, low:, None], turns[..., low:, None]
+        self._verify_head(ids, mask, logits, place)
+        said, turns = ids.gather(1, place + 1)[..., None], turns.gather(2, (place + 1).expand(len(turns), -1, -1))
         chance = torch.log_softmax(logits / self.temperature, -1)
-        place, token = (turns != 0).any(0)[..., 0].nonzero(as_tuple=True)
-        logprob[rows[place], token + low] = chance.gather(2, said)[place, token, 0]
+        row, which = (turns != 0).any(0).nonzero(as_tuple=True)
+        logprob[rows[row], place[row, which] + 1] = chance.gather(2, said)[row, which, 0]
         chance = chance.exp_()
-        for number, mine in enumerate(turns / self.temperature):
+        for number, mine in enumerate(turns[..., None] / self.temperature):
             slope = (chance * -mine).scatter_add_(2, said, mine)
             uses: dict[str, list[Use]] = {}
             if self.capture.learns_head:
@@ -238,15 +210,31 @@ class PerSampleGradients:
             yield uses
 
     @torch.no_grad()
-    def _verify_head(self, ids: torch.Tensor, mask: torch.Tensor, logits: torch.Tensor, low: int) -> None:
+    def _verify_shortcut(self, read: Mapping[str, Any], place: torch.Tensor) -> None:
+        """Once: what the last MLP makes of a token must not depend on the tokens beside it."""
+        if self._shortcut_verified:
+            return
+        first = {name: v[:1] if isinstance(v, torch.Tensor) else v for name, v in read.items()}
+        with self._undisturbed(), self.autocast():
+            whole = packed(self.capture.backbone(**first).last_hidden_state, place[:1]).float()
+            with only_at(self._last_mlp, place[:1]):
+                short = packed(self.capture.backbone(**first).last_hidden_state, place[:1]).float()
+        exact = self.capture.head.weight.dtype == torch.float32 and isinstance(self.autocast(), nullcontext)
+        tolerance = 1e-5 if exact else 1e-2
+        if not torch.allclose(short, whole, rtol=tolerance, atol=tolerance * float(whole.abs().max())):
+            self._last_mlp = None
+        self._shortcut_verified = True
+
+    @torch.no_grad()
+    def _verify_head(self, ids: torch.Tensor, mask: torch.Tensor, logits: torch.Tensor, place: torch.Tensor) -> None:
         """Once: the model's own logits must be a linear map of its last hidden states, without caps or scales."""
         if self._head_verified:
             return
         with self._undisturbed(), self.autocast():
             own = self.model(input_ids=ids[:1, :-1], attention_mask=mask[:1, :-1], use_cache=False).logits
         exact = self.capture.head.weight.dtype == torch.float32 and isinstance(self.autocast(), nullcontext)
-        tolerance, seen = 1e-3 if exact else 5e-2, mask[0, low - 1 : -1].bool()
-        if not torch.allclose(own[0, low - 1 :].float()[seen], logits[0][seen], rtol=tolerance, atol=tolerance):
+        tolerance, seen = 1e-3 if exact else 5e-2, mask[0, place[0]].bool()
+        if not torch.allclose(own[0, place[0]].float()[seen], logits[0][seen], rtol=tolerance, atol=tolerance):
             raise UnsupportedModel(f"{type(self.model).__name__} changes its logits after the output embeddings")
         self._head_verified = True
 
@@ -263,17 +251,6 @@ class PerSampleGradients:
         finally:
             for module in training:
                 module.training = True
-
-
-def _without_small_groups(jobs: list[Job]) -> list[Job]:
-    """Jobs of several sets become jobs of one where so few have as many that a pass of their own does not pay."""
-    kept: list[Job] = []
-    for count in sorted({len(sets) for _, sets in jobs}):
-        group = [job for job in jobs if len(job[1]) == count]
-        if count > 1 and len(group) * (count - 1) <= FEW_SAMPLES and len(group) < len(jobs):
-            group = [(sample, (number,)) for sample, sets in group for number in sets]
-        kept += group
-    return kept
 
 
 def _note(uses: dict[str, list[Use]], found: Any) -> None:

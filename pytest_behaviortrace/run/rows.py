@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from pytest_behaviortrace.run.sketch_set import SketchCollector, SketchSet
-from pytest_behaviortrace.run.spans import behavior_tokens
+from pytest_behaviortrace.run.spans import behavior_tokens, decoded
 
 Row = dict[str, Any]
 Columns = dict[str, list[Any]]
@@ -72,18 +72,20 @@ def generated_rows(
     tokenizer = trainer.processing_class
     prompts = unpadded(output["prompt_ids"], output["prompt_mask"])
     completions = unpadded(output["completion_ids"], output["completion_mask"])
-    advantages = output["advantages"]
+    advantages, said = output["advantages"], dict[tuple[int, ...], str]()
     if advantages.dim() != 1:
         raise RecordingError("the trainer gives every token an advantage of its own; a rollout has no single one")
     for place, (row_id, advantage) in enumerate(zip(row_ids, advantages.tolist(), strict=True)):
         completion = completions[place]
-        text = tokenizer.decode(completion, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text, asked = decoded(tokenizer, completion), tuple(prompts[place])
+        if asked not in said:  # the rollouts of a group share theirs
+            said[asked] = tokenizer.decode(prompts[place], clean_up_tokenization_spaces=False)
         row: Row = {
             "row_id": row_id,
             "group": row_id // int(trainer.num_generations),
             "prompt_ids": prompts[place],
             "completion_ids": completion,
-            "prompt_text": tokenizer.decode(prompts[place], clean_up_tokenization_spaces=False),
+            "prompt_text": said[asked],
             "completion_text": text,
             "advantage": advantage,
         }
@@ -93,7 +95,7 @@ def generated_rows(
             names = zip(reward_columns(trainer.reward_func_names), rewards[place].tolist(), strict=True)
             row |= dict(names)
         for name, behavior in behaviors.items():
-            row[f"span_{name}"] = list(behavior_tokens(tokenizer, completion, behavior))
+            row[f"span_{name}"] = list(behavior_tokens(tokenizer, completion, text, behavior))
         yield row
 
 

@@ -121,6 +121,8 @@ class BlockSketch:
         """Block -> length n of its ring; the few buckets beyond it stay empty."""
         self._shifts = {name: p.shift(self.rings[p.block]) for name, p in self.parameters.items()}
 
+        self._vectors: dict[tuple[tuple[str, ...], torch.device], tuple[torch.Tensor, torch.Tensor]] = {}
+
     def _ring(self, block: str, width: int) -> int:
         columns = {p.columns for p in self.parameters.values() if p.block == block and p.rows > 1}
         return next(n for n in range(width, 0, -1) if n % 2 and all(math.gcd(n, c) == 1 for c in columns))
@@ -165,6 +167,25 @@ class BlockSketch:
         begin = self._shifts[name] + places * parameter.columns
         at = (begin[..., None] + torch.arange(parameter.columns, device=values.device)) % ring + first
         buffer.scatter_add_(1, at.flatten(1), values.flatten(1))
+
+    def add_vectors(self, buffer: torch.Tensor, names: tuple[str, ...], values: torch.Tensor) -> None:
+        """Adds whole gradients of parameters of one row to a buffer (batch, width), in place.
+
+        `values` (batch, coordinates of all of them, side by side), in their own order and without signs.
+        """
+        key = names, values.device
+        if key not in self._vectors:
+            each = [self._vector(name, values.device) for name in names]
+            self._vectors = {key: (torch.cat([at for at, _ in each]), torch.cat([sign for _, sign in each]))}
+        at, sign = self._vectors[key]
+        buffer.scatter_add_(1, at.expand(values.shape), values * sign)
+
+    def _vector(self, name: str, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """(size,), (size,): bucket and sign of each coordinate of a parameter of one row."""
+        parameter = self.parameters[name]
+        rows, columns = parameter.on(device)
+        at = (self._shifts[name] + columns.rank) % self.rings[parameter.block] + self.blocks[parameter.block].start
+        return at, rows.sign[0] * columns.sign
 
     def placed(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """(batch, rows, columns): whole gradients of a parameter, (batch, *shape), as `add` takes them."""

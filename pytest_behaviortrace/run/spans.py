@@ -158,9 +158,11 @@ def occurrences(text: str, behavior: Behavior) -> list[Range]:
     return [m.span() for m in behavior.finditer(text) if m.end() > m.start()]
 
 
-def behavior_tokens(tokenizer: Any, ids: Sequence[int], behavior: Behavior) -> tuple[int, ...]:
-    """The behaviour span of `find_spans` alone: a few prefixes are decoded for each occurrence, not one a token."""
-    text = decoded(tokenizer, ids)
+def behavior_tokens(tokenizer: Any, ids: Sequence[int], text: str, behavior: Behavior) -> tuple[int, ...]:
+    """The behaviour span of `find_spans` alone: a few prefixes are decoded for each occurrence, not one a token.
+
+    `text` is the completion as `decoded` gives it.
+    """
     places = occurrences(text, behavior)
     made = _Prefixes(tokenizer, ids, text) if len(places) <= FEW else spell(tokenizer, ids)
     return tuple(sorted({token for start, stop in places for token in range(*made.covering(start, stop))}))

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from pytest_behaviortrace.run.sketch import BlockSketch
-from pytest_behaviortrace.run.uses import Lookup, Piece, Use, Whole, written_down
+from pytest_behaviortrace.run.uses import Lookup, Use, Whole, written_down
 
 SPARSE_ROWS = 4
 """A table of more than this many rows per token is never written down for look-ups alone."""
@@ -35,28 +35,37 @@ class SketchSums:
 
     def __init__(self, sketch: BlockSketch, batch: int, device: torch.device) -> None:
         self._sketch, self._batch, self._device = sketch, batch, device
-        self.sketch = sketch.buffer(batch, device)
-        """(batch, K) float32"""
-        self.square = torch.zeros(batch, dtype=torch.float64, device=device)
-        """(batch,)"""
+        self._made = sketch.buffer(batch, device)
+        self._square = torch.zeros(batch, dtype=torch.float64, device=device)
+        self._vectors: dict[str, torch.Tensor] = {}
+
+    def made(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sketches (batch, K) float32 and squared norms (batch,) float64 of what was taken."""
+        if self._vectors:
+            names, values = tuple(self._vectors), torch.cat(list(self._vectors.values()), 1)
+            self._vectors = {}
+            self._sketch.add_vectors(self._made, names, values)
+            self._square += torch.linalg.vector_norm(values, dim=1).double().square()
+        return self._made, self._square
 
     def add(self, name: str, uses: Sequence[Use]) -> None:
         """Takes all uses of a parameter."""
+        if all(isinstance(use, Whole) for use in uses):
+            self._vectors[name] = _together(uses)  # small and many: they wait for each other
+            return
         parameter = self._sketch.parameters[name]
         placed = [use.placed(parameter) for use in uses]
         if _is_sparse(placed, parameter.rows):
             for use in placed:
                 assert isinstance(use, Lookup)
-                self._sketch.add_rows(self.sketch, name, use.ids, use.gradient)
-            self.square += _square_of_rows(placed)
+                self._sketch.add_rows(self._made, name, use.ids, use.gradient)
+            self._square += _square_of_rows(placed)
             return
-        if all(isinstance(use, Whole) for use in placed):
-            pieces: Iterable[Piece] = [(slice(None), 0, _together(placed)[:, None])]
-        else:
-            pieces = written_down(placed, self._batch, parameter.rows, parameter.columns, self._device)
-        for samples, start, values in pieces:
-            self._sketch.add(self.sketch[samples], name, start, values)
-            self.square[samples] += torch.linalg.vector_norm(values.flatten(1), dim=1).double().square()
+        for samples, start, values in written_down(
+            placed, self._batch, parameter.rows, parameter.columns, self._device
+        ):
+            self._sketch.add(self._made[samples], name, start, values)
+            self._square[samples] += torch.linalg.vector_norm(values.flatten(1), dim=1).double().square()
 
 
 class DotSums:
@@ -104,7 +113,8 @@ class WholeSums:
 
 def _together(uses: Iterable[Use]) -> torch.Tensor:
     """(batch, columns): the sum of uses of one row."""
-    return torch.stack([use.gradient for use in uses if isinstance(use, Whole)]).sum(0)
+    first, *others = (use.gradient for use in uses if isinstance(use, Whole))
+    return sum(others, first)
 
 
 def _is_sparse(uses: Sequence[Use], rows: int) -> bool:

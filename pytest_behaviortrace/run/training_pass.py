@@ -60,6 +60,8 @@ class TrainingPass:
         self.ids, self.mask, self.width, self.unit = input_ids, attention_mask, completion_width, unit
         self.slope = torch.zeros(len(input_ids), completion_width, device=input_ids.device)
         """(batch, completion tokens): gradient of the loss at TRL's token log-probabilities."""
+        self._first = input_ids.shape[1] - completion_width
+        """Where completions begin."""
         self._calls: dict[nn.Module, Call] = {}
         self._given: dict[nn.Module, torch.Tensor] = {}
         self._early: dict[nn.Module, torch.Tensor] = {}
@@ -67,12 +69,14 @@ class TrainingPass:
         self._bins: list[_Bin] = []
         self._logprobs: torch.Tensor | None = None
         self._hidden: torch.Tensor | None = None
-        self._going_back = False
+        self._going_back = self._reaches_prompt = False
         self._expected: Counter[str] = Counter()
+        self._again = _checkpointed(capture.backbone)
+        """Modules that a forward pass runs once more on the way back."""
         self._stack = ExitStack()
 
     def __enter__(self) -> TrainingPass:
-        again = _checkpointed(self.capture.backbone)
+        again = self._again
 
         def before(module: nn.Module, given: tuple[Any, ...]) -> None:
             # What a checkpointed layer is given is kept when it runs again, not before: that is its point.
@@ -122,7 +126,7 @@ class TrainingPass:
             left = {name for name, uses in one.waiting.items() if uses}
             if left or self._expected.total():
                 raise UnsupportedModel(f"no gradient came back to {', '.join(sorted(left or self._expected))}")
-            sketch[one.rows], square[one.rows] = one.sums.sketch, one.sums.square
+            sketch[one.rows], square[one.rows] = one.sums.made()
         # All is linear in a sample's share of the loss, so that one factor at the end serves every parameter.
         return SampleGradients(sketch * self.unit[:, None], square.sqrt().float() * self.unit.abs())
 
@@ -135,7 +139,7 @@ class TrainingPass:
         chosen = (weights != 0).any(1).nonzero()[:, 0]
         if self._hidden is None or not len(chosen):
             return
-        missing = set(self.capture.modules) - self._calls.keys() - _checkpointed(self.capture.backbone)
+        missing = set(self.capture.modules) - self._calls.keys() - self._again
         if missing:
             name = self.capture.modules[next(iter(missing))]
             raise UnsupportedModel(f"{name} was never called: its parameters are unused, or used in another way")
@@ -144,10 +148,9 @@ class TrainingPass:
         last = (weights != 0).int().mul(torch.arange(1, self.width + 1, device=weights.device)).amax(1)
         vocabulary = self.capture.head.weight.shape[0]
         side_by_side = max(1, min(SAMPLES_SIDE_BY_SIDE, MOST_LOGITS // (self.width * vocabulary)))
-        first = self.ids.shape[1] - self.width
         for rows in torch.split(chosen[torch.argsort(last[chosen], stable=True)], side_by_side):
             begin = int(self.mask[rows].any(0).nonzero()[0])
-            read = slice(begin, first - 1 + int(last[rows].max()))
+            read = slice(begin, self._first - 1 + int(last[rows].max()))
             self._bins.append(_Bin(rows, read, SketchSums(self.sketch, len(rows), rows.device), {}))
         if self.capture.learns_head:
             self._expected.update(self.capture.parameters_of(self.capture.head))
@@ -161,7 +164,7 @@ class TrainingPass:
     def _head_uses(self, one: _Bin, weights: torch.Tensor) -> Iterator[tuple[str, Use]]:
         assert self._hidden is not None
         assert self._logprobs is not None
-        first = self.ids.shape[1] - self.width
+        first = self._first
         tokens = one.read.stop - first + 1
         hidden = self._hidden[one.rows, first - 1 : one.read.stop]
         with self.autocast():
@@ -187,9 +190,12 @@ class TrainingPass:
             return
         self.capture.check_shape(module, gradient, len(self.ids))
         self.capture.verify(Call(module, given, self._calls[module].output))
+        if not self._reaches_prompt:  # behind the last attention no loss leads to a prompt
+            self._reaches_prompt = bool(gradient[:, : self._first - 1].any())
         for one in self._bins:
+            shown = one.read if self._reaches_prompt else slice(self._first - 1, one.read.stop)
             # Several times as fast as an index of rows and columns together.
-            mine, read = (tensor[:, one.read].index_select(0, one.rows) for tensor in (gradient, given))
+            mine, read = (tensor[:, shown].index_select(0, one.rows) for tensor in (gradient, given))
             for name, use in self.capture.uses(module, read, mine):
                 self._note(one, name, use)
         for name in self.capture.parameters_of(module):
