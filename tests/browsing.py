@@ -1,14 +1,17 @@
-"""Chromium without a window, for tests that look at pages: opened once a module, wide or narrow, light, dark or paper."""
+"""Chromium without a window, for tests that look at pages: opened once a module, wide, narrow, light, dark or paper."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pytest_behaviortrace.reports import html
+from pytest_behaviortrace.scorecard import Scorecard
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 
@@ -16,6 +19,14 @@ FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
 )  # fmt: skip
+
+# What a reader cannot see without scrolling sideways: right ends beyond the window or beyond a box that hides them.
+CUT = """
+return [...document.querySelectorAll(arguments[0])].filter((element) => {
+  const {right, left, width} = element.getBoundingClientRect();
+  return width > 0 && (right > innerWidth + 0.5 || left < -0.5);
+}).map((element) => element.textContent.slice(0, 60));
+"""
 
 
 def programs() -> tuple[str, str]:
@@ -55,6 +66,23 @@ def look(browser: Any, width: int, theme: str, medium: str = "screen") -> None:
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": medium, "features": features})
 
 
+@contextlib.contextmanager
+def shown(browser: Any, folder: Path) -> Iterator[Callable[..., Any]]:
+    """Opens the page of a scorecard in a window of a width; afterwards the console must be empty."""
+
+    def opened(card: Scorecard, width: int = 1200, theme: str = "light") -> Any:
+        path = folder / "report.html"
+        path.write_text(html.render(card), encoding="utf-8", newline="\n")
+        look(browser, width, theme)
+        browser.get("about:blank")
+        browser.get(path.as_uri())
+        return browser
+
+    yield opened
+    look(browser, 1200, "light")
+    assert browser.get_log("browser") == []
+
+
 def find(browser: Any, selector: str) -> Any:
     """The first element that the selector means."""
     return browser.find_element("css selector", selector)
@@ -76,3 +104,8 @@ def press(browser: Any, *keys: str) -> None:
 def unfold(browser: Any) -> None:
     """Open everything that is folded."""
     browser.execute_script("for (const part of document.querySelectorAll('details')) part.open = true")
+
+
+def page_width(browser: Any) -> int:
+    """Pixels, what scrolls out of sight included."""
+    return int(browser.execute_script("return document.documentElement.scrollWidth"))

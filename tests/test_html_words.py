@@ -76,7 +76,9 @@ def test_where_the_reason_is_a_sentence_none_is_added() -> None:
     held = decide([Gate("AUC", Interval(0.9, 0.8, 0.95))], chance=0.5, n=3)
     for decision in (short, held):
         assert sentences.why(row(decision.verdict.value, decision.reason)) == ""
-    assert "every single seed" in sentences.why(row("fail", "not on every seed and draw: seed 0 is -0.063 from mixture"))
+    assert "every single seed" in sentences.why(
+        row("fail", "not on every seed and draw: seed 0 is -0.063 from mixture")
+    )
     assert sentences.why(row("n/a", "not above: AUC: 0.5 [0.4, 0.6]")) == ""
 
 
@@ -101,7 +103,7 @@ def test_what_is_not_to_be_seen_is_shown_as_an_escape() -> None:
     assert foreign.visible("a\x1b[31m\u202eb\ud800\U000e0041\n") == "a\\x1b[31m\\u202eb\\ud800\\U000e0041\\x0a"
     assert foreign.visible("a\n\tb\u00a0c\x00", lines=True) == "a\n\tb c\\x00"
     assert foreign.visible("naïve 日本 🐌") == "naïve 日本 🐌"
-    assert foreign.isolated("<b>\u2066") == "<bdi>&lt;b&gt;\\u2066</bdi>"
+    assert html.isolated("<b>\u2066") == "<bdi>&lt;b&gt;\\u2066</bdi>"
     long = foreign.visible("x" * 5_000_000)
     assert len(long) < 2_000
     assert long.endswith(" (cut: 4,998,500 more characters; the JSON and CSV reports have them)")

@@ -6,8 +6,6 @@ invisible, and an exception's message may be megabytes.
 
 from __future__ import annotations
 
-from markupsafe import Markup, escape
-
 LONGEST = 1_500
 """Characters of one text; far beyond any that this package writes."""
 
@@ -18,11 +16,6 @@ def visible(text: object, lines: bool = False) -> str:
     `lines`: line ends and tabs stay, and other kinds of space become ordinary ones.
     """
     return "".join(_letter(letter, lines) for letter in _cut(str(text)))
-
-
-def isolated(text: object) -> Markup:
-    """The same inside an element that keeps the direction of its letters to itself."""
-    return Markup("<bdi>{}</bdi>").format(escape(visible(text)))
 
 
 def _letter(letter: str, lines: bool) -> str:

@@ -51,7 +51,7 @@ def render(scorecard: Scorecard) -> str:
         loader=jinja2.FunctionLoader(_asset), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters.update(visible=foreign.visible, isolated=foreign.isolated)
+    environment.filters.update(visible=foreign.visible, isolated=isolated)
     with matplotlib_at_hand():
         sheet = Sheet()
         page = _page(scorecard, sheet)
@@ -59,6 +59,11 @@ def render(scorecard: Scorecard) -> str:
         **page, style=Markup(style + sheet.css()), script=Markup(script), script_hash=_csp_hash(script)
     )
     return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate in a completion must not lose the report
+
+
+def isolated(text: object) -> Markup:
+    """What somebody else wrote, in an element that keeps the direction of its letters to itself."""
+    return Markup("<bdi>{}</bdi>").format(foreign.visible(text))
 
 
 def _asset(name: str) -> str:
@@ -108,7 +113,7 @@ def _title(scorecard: Scorecard) -> Markup:
     names = scorecard.estimators
     if len(names) > NAMED or (sum(map(len, names)) > LONG_NAMES and len(names) > 1):
         return Markup(f"{len(names)} estimators")
-    return Markup(", ").join(map(foreign.isolated, names)) or Markup("No estimator")
+    return Markup(", ").join(map(isolated, names)) or Markup("No estimator")
 
 
 def _meanings(scorecard: Scorecard) -> dict[str, str]:

@@ -139,7 +139,7 @@ def statistic_figure(sheet: Sheet, groups: Sequence[Group], subject: str) -> str
         common = _common_words([group.block for group in groups])
         shared = [group._replace(block=common, name=group.block[len(common) :].strip()) for group in groups]
         return _compact(sheet, shared, subject, _chance(groups[0]), signed=False)
-    height = sum(len(group.marks) * STEP + HEAD for group in groups)
+    height = sum(len(group.marks) * STEP + HEAD + _foot(group) for group in groups)
     one_bar = len({group.bar for group in groups}) == 1
     figure, (ax,) = sheet.figure(WIDTH, height + 60, left=108, right=16, top=16, bottom=44)
     ax.set_ylim(height, 0)
@@ -156,6 +156,7 @@ def statistic_figure(sheet: Sheet, groups: Sequence[Group], subject: str) -> str
         line(ax, [group.bar] * 2, [top, bottom], "muted", 1.3, DASHED)
         if group.least is not None:
             line(ax, [group.least] * 2, [top, bottom], "ink", 1.3, DOTTED)
+            say(ax, group.least, bottom + STEP / 2, f"must reach {group.least:g}", "muted", fontsize=SMALL)
         for mark in group.marks:
             middle = y + STEP / 2
             beside(ax, -8, middle, shortened(mark.place, LABEL), "muted", fontsize=SMALL)
@@ -164,8 +165,14 @@ def statistic_figure(sheet: Sheet, groups: Sequence[Group], subject: str) -> str
                     line(ax, [value, value], [middle - 4, middle + 4], "orange", 1.6)
             _draw(ax, mark, middle)
             y += STEP
+        y += _foot(group)
     _unit(ax, "estimate and 95 % interval")
     return sheet.finish(figure, f"{subject}. {' '.join(_sentence(group) for group in groups)}")
+
+
+def _foot(group: Group) -> int:
+    """Room under a block for what its dotted line is."""
+    return 0 if group.least is None else STEP
 
 
 def _chance(group: Group) -> str:
@@ -173,10 +180,8 @@ def _chance(group: Group) -> str:
 
 
 def _head(group: Group, one_bar: bool) -> str:
-    """What is measured, and the bars that no label over the figure names."""
-    told = [] if one_bar else [_chance(group)]
-    told += [] if group.least is None else [f"dotted: must reach {group.least:g}"]
-    return group.block + (f" ({'; '.join(told)})" if told else "")
+    """What is measured, and its bar where no label over the figure names it."""
+    return group.block if one_bar else f"{group.block} ({_chance(group)})"
 
 
 def _unit(ax: Axes, text: str) -> None:
