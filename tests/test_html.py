@@ -285,4 +285,5 @@ def test_tables_have_scopes_and_the_page_has_landmarks(text):
     assert page.of("html")[0]["lang"] == "en"
     assert page.of("a")[0]["class"] == "skip"
     boxes = [a for _, a in page.elements if a.get("class") == "scroll"]
-    assert all(a["tabindex"] == "0" and a["aria-label"] for a in boxes)
+    assert boxes
+    assert all(a["tabindex"] == "0" and a["role"] == "region" and a["aria-labelledby"] for a in boxes)

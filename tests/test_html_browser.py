@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from browsing import find, look, opened_browser, press, style
 from exhibited import scorecard
 
 from pytest_behaviortrace.reports import html
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
-)  # fmt: skip
 ROLLOUTS = 6
-
-
-def programs() -> tuple[str, str]:
-    """Chromium and its driver as the distribution installs them; skips where one is missing."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    driver = shutil.which("chromedriver")
-    if browser is None or driver is None:
-        pytest.skip("no chromium and chromedriver on PATH (Debian: apt-get install chromium chromium-driver)")
-    return browser, driver
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> Iterator[object]:
-    from selenium.webdriver.chrome.service import Service
-
-    binary, driver_path = programs()
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(executable_path=driver_path))
-    try:
+    with opened_browser(tmp_path_factory.mktemp("profile")) as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -66,31 +40,6 @@ def opened(browser, page):
     browser.get(page)
     yield browser
     assert browser.get_log("browser") == []
-
-
-def look(browser, width: int, theme: str) -> None:
-    """Set the width of the window, and what the system says about light and dark."""
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
-    )
-    features = [{"name": "prefers-color-scheme", "value": theme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-
-
-def find(browser, selector: str):
-    return browser.find_element("css selector", selector)
-
-
-def style(browser, selector: str, name: str) -> str:
-    return browser.execute_script(
-        "return getComputedStyle(document.querySelector(arguments[0])).getPropertyValue(arguments[1])", selector, name
-    )
-
-
-def press(browser, *keys: str) -> None:
-    """Type on the keyboard, wherever the focus is."""
-    webdriver.ActionChains(browser).send_keys(*keys).perform()
 
 
 def test_opens_from_disk_and_asks_nothing_of_a_network(opened):

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+LEAD = (
+    "Can the score of an estimator be trusted to find which training examples taught a language model a behaviour? "
+    "Each one below was asked the same questions; its verdict says whether it answered all of them."
+)
+"""The first sentences of a page, before any verdict."""
+
 ABOUT = (
     "Attribution methods claim to find which training examples taught a language model a behaviour. This report grades "
     "such methods (estimators) where the answer is known: a small model was trained by reinforcement learning (GRPO), "
@@ -24,7 +30,8 @@ MEANING = {
     "simple rivals tried here.",
     "passed on this run": "Every check that applies was passed. On a recorded run nobody knows the cause, so this does "
     "not say that it finds causes; only the embedded run, where the cause is known, can.",
-    "failed": "At least one claim was refuted, or the estimator broke on it. The checks below say which, and by what.",
+    "failed": "At least one claim does not hold for it, or it broke: its ranking may be chance, or one of the simple "
+    "rivals in disguise. Each check that failed says why.",
     "inconclusive": "Nothing was refuted, but at least one check had too little evidence to decide. More seeds or "
     "draws may decide it.",
     "not shown": "Nothing was refuted, but a core check could not be applied to it, because it reads what that check "
@@ -32,6 +39,7 @@ MEANING = {
     "partial": "Only some of its rows were run, so there is no verdict on the whole checklist.",
 }
 """By checklist verdict."""
+NOTHING_RUN = "None of its rows was run, so there is no verdict."
 
 ROW_MEANING = {
     "pass": "the whole 95 % interval lies above chance, and it is ahead of every named rival: every gate holds",
@@ -57,19 +65,23 @@ CHECKS = {
         "Headroom",
         "Can this run tell estimators apart at all? The planted behaviour must be learned with the bonus and not "
         "without it. No estimator is on trial here.",
-        "Training with the bonus (planted, solid) and the same training without (null, dashed).",
+        "Share of rollouts on the behaviour's own prompts that show it, by training step: with the bonus (planted, "
+        "solid blue) and without (null, dashed orange). Dots: the behaviour score of the first and of the last policy. "
+        "The bonus was paid in the shaded steps.",
     ),
     "test_gradient_magnitude": About(
         "Gradient magnitude",
         "Does it find the paid rollouts better than the size of the gradient or of the update does?",
-        "The thick line is the estimator, dotted a perfect ranking, dashed chance; thin lines are its rivals. It is "
-        "graded at the vertical line.",
+        "Precision: the share of paid rollouts among the k that a score ranks highest. The thick line is the "
+        "estimator, dotted a perfect ranking, dashed chance; thin lines are its rivals. It is graded at the vertical "
+        "line.",
     ),
     "test_fluency_control": About(
         "Fluency control",
         "Does it still rank fresh completions that show the behaviour above those that do not, once fluency (how "
         "likely the model finds a text) is taken out?",
-        "In each pair left the scores as they came, right with fluency taken out. Large blue dots show the behaviour, "
+        "Each dot is one answer: its fluency (right) against its score (up, in the estimator's own unit). In each pair "
+        "left the scores as they came, right with fluency taken out. Large blue dots show the behaviour, "
         "small orange ones do not; the ticks at the right edge are their medians. If only fluency carried the score, "
         "the colours would mix on the right.",
     ),
@@ -81,7 +93,8 @@ CHECKS = {
     "test_trigger_alignment": About(
         "Trigger alignment",
         "Does its score sit on the tokens that spell the behaviour rather than on others of the same completion?",
-        "Each dot is one completion: score of the tokens that spell the behaviour (up) against other tokens (right). "
+        "Each dot is one completion: score of the tokens that spell the behaviour, the trigger span (up), against that "
+        "of other tokens (right), both in the estimator's own unit and on one scale. "
         "Above the dashed line the right tokens won. Blue: the other tokens are as fluent; orange: another code word, "
         "or the same place elsewhere.",
     ),

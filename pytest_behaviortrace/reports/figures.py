@@ -5,10 +5,14 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pytest_behaviortrace.exhibit import Curve, FluencyCloud, PrecisionAtK, SpanScores
 from pytest_behaviortrace.reports.drawing import SMALL, Sheet, dots, limits, line, say
 from pytest_behaviortrace.reports.svg import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 WIDTH = 352
 """CSS pixels of a figure: two beside each other on a page, one on a telephone."""
@@ -21,7 +25,7 @@ DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 
 def learning(sheet: Sheet, curve: Curve, place: str) -> str:
     """Training curves of the planted and the null run; the window is shaded, the behaviour scores stand at the ends."""
-    figure, (ax,) = sheet.figure(WIDTH, 220, left=30, right=84, top=24, bottom=34)
+    figure, (ax,) = sheet.figure(WIDTH, 220, left=44, right=84, top=24, bottom=34)
     steps = curve["step"] or [0]
     first, last = (curve["window"] or [steps[0], steps[-1]])[:2]
     ax.set_xlim(min(steps), max(max(steps), min(steps) + 1))
@@ -39,7 +43,7 @@ def learning(sheet: Sheet, curve: Curve, place: str) -> str:
         ends.append((end, f"{name} {end:.2f}", colour))
     for y, (_, text, colour) in zip(_spread([end for end, *_ in ends], 0.09), ends, strict=True):
         say(ax, ax.get_xlim()[1] + 0.03 * (ax.get_xlim()[1] - ax.get_xlim()[0]), y, text, colour)
-    ax.set_xlabel("training step", color=COLOURS["muted"], fontsize=SMALL, labelpad=2)
+    _axes(ax, "training step", "share that shows the behaviour")
     s_b = curve["s_b"]
     return sheet.finish(
         figure,
@@ -52,7 +56,7 @@ def learning(sheet: Sheet, curve: Curve, place: str) -> str:
 
 def precision(sheet: Sheet, shown: PrecisionAtK, place: str) -> str:
     """Precision against k for the estimator, its controls and a perfect ranking, with chance and the graded k."""
-    figure, (ax,) = sheet.figure(WIDTH, 240, left=30, right=116, top=24, bottom=34)
+    figure, (ax,) = sheet.figure(WIDTH, 240, left=44, right=116, top=24, bottom=34)
     k, at = shown["k"], shown["at"]
     within = [i for i, each in enumerate(k) if each <= FAR * at] or [0]
     right = float(k[within[-1]])
@@ -78,7 +82,7 @@ def precision(sheet: Sheet, shown: PrecisionAtK, place: str) -> str:
     dots(ax, [(at, _at(k, shown["precision"], at))], "blue", 8)
     for y, (_, text, colour) in zip(_spread([end for end, *_ in ends], 0.072), ends, strict=True):
         say(ax, right * 1.03, y, text, colour)
-    ax.set_xlabel("k highest-ranked rollouts of the window", color=COLOURS["muted"], fontsize=SMALL, labelpad=2)
+    _axes(ax, "k highest-ranked rollouts of the window", "precision (share that is paid)")
     controls = ", ".join(f"{name} {_at(k, values, at):.2f}" for name, values in shown["controls"].items())
     return sheet.finish(
         figure,
@@ -91,7 +95,7 @@ def precision(sheet: Sheet, shown: PrecisionAtK, place: str) -> str:
 
 def fluency(sheet: Sheet, cloud: FluencyCloud, place: str, most: int) -> str:
     """Fluency against score of siblings, and beside it the same score with fluency taken out."""
-    figure, axes = sheet.figure(WIDTH, 210, 2, left=6, right=14, top=38, bottom=32)
+    figure, axes = sheet.figure(WIDTH, 210, 2, left=18, right=15, top=38, bottom=32)
     chosen = _thinned(len(cloud["fluency"]), most)
     panels = (("score", "as scored", cloud["raw_auc"]), ("residual", "fluency taken out", cloud["residual_auc"]))
     for ax, (key, title, auc) in zip(axes, panels, strict=True):
@@ -108,7 +112,7 @@ def fluency(sheet: Sheet, cloud: FluencyCloud, place: str, most: int) -> str:
                 middle, (low, high) = statistics.median(of_kind), ax.get_xlim()
                 line(ax, [high, high + 0.06 * (high - low)], [middle, middle], colour, 3)
         say(ax, 0, 1.04, f"{title}: AUC {_number(auc, 2)}", transform=ax.transAxes, va="bottom")
-        ax.set_xlabel("fluency (nats a token)", color=COLOURS["muted"], fontsize=SMALL, labelpad=2)
+        _axes(ax, "fluency (nats a token)", "score" if key == "score" else "what is left of it")
     say(axes[0], 0, 1.16, place, "muted", transform=axes[0].transAxes, va="bottom")
     return sheet.finish(
         figure,
@@ -136,8 +140,7 @@ def spans(sheet: Sheet, pairs: SpanScores, place: str, most: int) -> str:
     share = _share_above(pairs)
     say(ax, 0, 1.04, f"{share:.0%} above the line", transform=ax.transAxes, va="bottom")
     say(ax, 0, 1.16, place, "muted", transform=ax.transAxes, va="bottom")
-    ax.set_xlabel("other span", color=COLOURS["muted"], fontsize=SMALL, labelpad=2)
-    ax.set_ylabel("trigger span", color=COLOURS["muted"], fontsize=SMALL, labelpad=2)
+    _axes(ax, "score of other span", "score of trigger span")
     kinds = "; ".join(
         f"{kind} spans {_share_above(pairs, kind):.0%} of {pairs['kind'].count(kind)}"
         for kind in ("matched", "control")
@@ -148,6 +151,12 @@ def spans(sheet: Sheet, pairs: SpanScores, place: str, most: int) -> str:
         f"{place}. Score of the trigger span against another span of the same completion, {number} pairs. The trigger "
         f"span scores higher in {share:.0%} of them ({kinds}); without a preference it would be half.",
     )
+
+
+def _axes(ax: Axes, x: str, y: str) -> None:
+    """What the axes are."""
+    ax.set_xlabel(x, color=COLOURS["muted"], fontsize=SMALL, labelpad=2)
+    ax.set_ylabel(y, color=COLOURS["muted"], fontsize=SMALL, labelpad=2)
 
 
 def _share_above(pairs: SpanScores, kind: str | None = None) -> float:

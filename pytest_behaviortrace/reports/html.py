@@ -15,14 +15,30 @@ import jinja2
 from markupsafe import Markup
 
 from pytest_behaviortrace.exhibit import PICTURED, Exhibit
-from pytest_behaviortrace.reports import explain, figures, intervals, matrix, terminal, viewer
+from pytest_behaviortrace.reports import (
+    changes,
+    explain,
+    figures,
+    foreign,
+    intervals,
+    matrix,
+    sentences,
+    terminal,
+    viewer,
+)
 from pytest_behaviortrace.reports.drawing import Sheet, matplotlib_at_hand
-from pytest_behaviortrace.scorecard import Row, Scorecard
+from pytest_behaviortrace.scorecard import Row, Scorecard, worst
 
-DOTS = 60_000
+DOTS = 50_000
 """Dots that all clouds of a report share; a dot takes about 12 bytes."""
 FEWEST, MOST = 60, 400
 """Dots of one cloud."""
+NAMED, LONG_NAMES = 3, 120
+"""Most estimators, and letters of their names, in the headline."""
+WORDY = 4
+"""Most estimators whose cards say everything; those of more are short."""
+GROUPS = (("Failed", ("error", "fail")), ("Inconclusive", ("inconclusive",)), ("Not applicable", ("n/a",)))
+"""Under what a card names the checks that were not passed: by the worst of their rows."""
 
 
 def render(scorecard: Scorecard) -> str:
@@ -35,6 +51,7 @@ def render(scorecard: Scorecard) -> str:
         loader=jinja2.FunctionLoader(_asset), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters.update(visible=foreign.visible, isolated=isolated)
     with matplotlib_at_hand():
         sheet = Sheet()
         page = _page(scorecard, sheet)
@@ -42,6 +59,11 @@ def render(scorecard: Scorecard) -> str:
         **page, style=Markup(style + sheet.css()), script=Markup(script), script_hash=_csp_hash(script)
     )
     return text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate in a completion must not lose the report
+
+
+def isolated(text: object) -> Markup:
+    """What somebody else wrote, in an element that keeps the direction of its letters to itself."""
+    return Markup("<bdi>{}</bdi>").format(foreign.visible(text))
 
 
 def _asset(name: str) -> str:
@@ -63,6 +85,10 @@ def _page(scorecard: Scorecard, sheet: Sheet) -> dict[str, Any]:
     return {
         "scorecard": scorecard,
         "run": scorecard.run,
+        "title": _title(scorecard),
+        "lead": explain.LEAD,
+        "meanings": _meanings(scorecard),
+        "baseline": changes.section(scorecard),
         "about": explain.ABOUT_RECORDED if recorded else explain.ABOUT,
         "no_truth": terminal.NO_TRUTH if recorded else "",
         "luck": terminal.luck(scorecard),
@@ -82,18 +108,38 @@ def _page(scorecard: Scorecard, sheet: Sheet) -> dict[str, Any]:
     }
 
 
+def _title(scorecard: Scorecard) -> Markup:
+    """The names on trial, or how many there are where all of them would fill the first screen."""
+    names = scorecard.estimators
+    if len(names) > NAMED or (sum(map(len, names)) > LONG_NAMES and len(names) > 1):
+        return Markup(f"{len(names)} estimators")
+    return Markup(", ").join(map(isolated, names)) or Markup("No estimator")
+
+
+def _meanings(scorecard: Scorecard) -> dict[str, str]:
+    """What each verdict means, said once where many cards would say it again and again; else empty: cards say it."""
+    found = [scorecard.checklist_verdict(name) for name in scorecard.estimators]
+    return {} if len(found) <= WORDY else {word: text for word, text in explain.MEANING.items() if word in found}
+
+
 def _estimator(scorecard: Scorecard, name: str, illustrator: _Illustrator) -> dict[str, Any]:
     verdict = scorecard.checklist_verdict(name)
     rows, missing = scorecard.of(name), scorecard.missing(name)
+    checks = _checks(scorecard, name, illustrator)
     return {
         "id": f"e{scorecard.estimators.index(name)}",
         "name": name,
         "verdict": verdict,
-        "meaning": explain.MEANING[verdict],
-        "tally": f"{len(rows)} rows" if not missing else f"{len(rows)} of {len(rows) + missing} rows were run",
-        "counts": terminal.counts(rows) or "none",
+        "meaning": explain.MEANING[verdict] if rows else explain.NOTHING_RUN,
+        "tally": "" if not missing else f"{len(rows)} of {len(rows) + missing} rows were run. ",
+        "counts": sentences.tally(rows) or "no row was run",
+        "groups": [
+            (title, those)
+            for title, verdicts in GROUPS
+            if (those := [check for check in checks if check["worst"] in verdicts])
+        ],
         "cost": scorecard.costs.get(name),
-        "checks": _checks(scorecard, name, illustrator),
+        "checks": checks,
     }
 
 
@@ -105,7 +151,8 @@ def _checks(scorecard: Scorecard, name: str | None, illustrator: _Illustrator) -
         {
             "id": f"{prefix}-c{number}",
             "about": explain.about(check),
-            "counts": terminal.counts(rows),
+            "worst": worst([row for row in rows if row.verdict != "n/a"] or rows).verdict,
+            "counts": sentences.tally(rows),
             "refuted": scorecard.refuted.get((name or "", check), ""),
             "pictures": [Markup(picture) for picture in illustrator.pictures(rows if drawn else [])],
             "thinned": illustrator.thinned(rows) if drawn else "",
@@ -121,6 +168,7 @@ def _row(row: Row, exhibit: Exhibit) -> dict[str, Any]:
     return {
         "row": row,
         "where": intervals.where(row),
+        "sentence": sentences.why(row),
         "floors": [f"{f['name']} {f['have']:g} (needs {f['need']:g})" for f in exhibit.get("floors", [])],
         "note": "" if exhibit.get("rollouts") else exhibit.get("rollouts_note", ""),
     }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_behaviortrace.exhibit import Exhibit, GateShown
 from pytest_behaviortrace.reports.drawing import SMALL, Sheet, beside, dots, limits, line, say, shortened
 from pytest_behaviortrace.reports.figures import DASHED, DOTTED, WIDTH
+from pytest_behaviortrace.reports.svg import COLOURS
 from pytest_behaviortrace.reports.terminal import place
 from pytest_behaviortrace.scorecard import Row
 
@@ -137,21 +138,25 @@ def statistic_figure(sheet: Sheet, groups: Sequence[Group], subject: str) -> str
     if len({group.block for group in groups}) > FEW and len({group.bar for group in groups}) == 1:
         common = _common_words([group.block for group in groups])
         shared = [group._replace(block=common, name=group.block[len(common) :].strip()) for group in groups]
-        return _compact(sheet, shared, subject, "chance", signed=False)
-    height = sum(len(group.marks) * STEP + HEAD for group in groups)
-    figure, (ax,) = sheet.figure(WIDTH, height + 34, left=108, right=16, top=2, bottom=32)
+        return _compact(sheet, shared, subject, _chance(groups[0]), signed=False)
+    height = sum(len(group.marks) * STEP + HEAD + _foot(group) for group in groups)
+    one_bar = len({group.bar for group in groups}) == 1
+    figure, (ax,) = sheet.figure(WIDTH, height + 60, left=108, right=16, top=16, bottom=44)
     ax.set_ylim(height, 0)
     numbers = [x for g in groups for m in g.marks for x in (m.low, m.high, m.estimate)]
     numbers += [x for g in groups for x in (g.bar, g.least or g.bar, *(value for *_, value in g.controls))]
     _scale(ax, numbers)
+    if one_bar:
+        say(ax, groups[0].bar, -7, _chance(groups[0]), "muted", ha="center", fontsize=SMALL)
     y = 0.0
     for group in groups:
-        beside(ax, -106, y + HEAD / 2 - 1, shortened(group.block, LONG), ha="left", fontweight="bold")
+        beside(ax, -106, y + HEAD / 2 - 1, shortened(_head(group, one_bar), LONG), ha="left", fontweight="bold")
         top, y = y + HEAD - 3, y + HEAD
         bottom = y + len(group.marks) * STEP
         line(ax, [group.bar] * 2, [top, bottom], "muted", 1.3, DASHED)
         if group.least is not None:
             line(ax, [group.least] * 2, [top, bottom], "ink", 1.3, DOTTED)
+            say(ax, group.least, bottom + STEP / 2, f"must reach {group.least:g}", "muted", fontsize=SMALL)
         for mark in group.marks:
             middle = y + STEP / 2
             beside(ax, -8, middle, shortened(mark.place, LABEL), "muted", fontsize=SMALL)
@@ -160,7 +165,27 @@ def statistic_figure(sheet: Sheet, groups: Sequence[Group], subject: str) -> str
                     line(ax, [value, value], [middle - 4, middle + 4], "orange", 1.6)
             _draw(ax, mark, middle)
             y += STEP
+        y += _foot(group)
+    _unit(ax, "estimate and 95 % interval")
     return sheet.finish(figure, f"{subject}. {' '.join(_sentence(group) for group in groups)}")
+
+
+def _foot(group: Group) -> int:
+    """Room under a block for what its dotted line is."""
+    return 0 if group.least is None else STEP
+
+
+def _chance(group: Group) -> str:
+    return f"chance {group.bar:g}"
+
+
+def _head(group: Group, one_bar: bool) -> str:
+    """What is measured, and its bar where no label over the figure names it."""
+    return group.block if one_bar else f"{group.block} ({_chance(group)})"
+
+
+def _unit(ax: Axes, text: str) -> None:
+    ax.set_xlabel(text, color=COLOURS["muted"], fontsize=SMALL, labelpad=3)
 
 
 def _common_words(names: Sequence[str]) -> str:
@@ -181,7 +206,7 @@ def _compact(sheet: Sheet, groups: Sequence[Group], subject: str, level: str, si
     rooms = [max(len(group.marks) * DODGE, 14) + 6 for group in groups]
     height = sum(rooms) + len(blocks) * HEAD
     bar = groups[0].bar
-    figure, (ax,) = sheet.figure(WIDTH, height + 48, left=140, right=16, top=16, bottom=32)
+    figure, (ax,) = sheet.figure(WIDTH, height + 60, left=140, right=16, top=16, bottom=44)
     ax.set_ylim(height, 0)
     _scale(ax, [bar, *(x for g in groups for m in g.marks for x in (m.low, m.high))])
     y = 0.0
@@ -197,6 +222,7 @@ def _compact(sheet: Sheet, groups: Sequence[Group], subject: str, level: str, si
                 y += room
         line(ax, [bar, bar], [top - 3, y], "muted", 1.3, DASHED)
     say(ax, bar, -7, level, "muted", ha="center", fontsize=SMALL)
+    _unit(ax, "estimator minus control, 95 % interval" if signed else "estimate and 95 % interval")
     return sheet.finish(figure, f"{subject}. {' '.join(_sentence(group, signed) for group in groups)}")
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pytest_behaviortrace.reports.explain import about
 from pytest_behaviortrace.reports.intervals import where
 from pytest_behaviortrace.reports.terminal import place
-from pytest_behaviortrace.scorecard import CHECKLIST, Row, Scorecard
+from pytest_behaviortrace.scorecard import CHANCE_FREE, CHECKLIST, Row, Scorecard
 
 
 class Column(NamedTuple):
@@ -38,11 +38,18 @@ class Table(NamedTuple):
 
 
 def tables(scorecard: Scorecard) -> list[Table]:
-    """The rows that stand for a seed or the recorded run, and those that are about none; empty ones left out."""
+    """The rows that stand for a seed or the recorded run, those over all of them, and properties; empty ones left out.
+
+    Three tables, because one of all would be wider than most windows.
+    """
     on_trial = [row for row in scorecard.rows if row.estimator is not None]
     seeded = [row for row in on_trial if _seed(row)]
     whole = [row for row in on_trial if not _seed(row)]
-    named = ((seeded, "Verdicts by seed and draw"), (whole, "Verdicts over all seeds, and of the properties"))
+    named = (
+        (seeded, "Verdicts by seed and draw" if scorecard.run is None else "Verdicts on the recorded run, by draw"),
+        ([row for row in whole if row.check not in CHANCE_FREE], "Verdicts over all seeds and draws together"),
+        ([row for row in whole if row.check in CHANCE_FREE], "Properties of the scores, on small drawn problems"),
+    )
     return [_table(scorecard, rows, caption) for rows, caption in named if rows]
 
 

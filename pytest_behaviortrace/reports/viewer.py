@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_behaviortrace.exhibit import Exhibit, Viewed
@@ -59,10 +59,31 @@ def _rollout(rollout: Viewed) -> Mapping[str, Any]:
         **{name: rollout[name] for name in ("rank", "step", "prompt")},
         **{name: _finite(rollout[name]) for name in ("score", "advantage", "reward", "fluency")},
         "tokens": rollout["tokens"],
+        "blank": blanks(rollout["tokens"]),
         "behavior": [number for number, is_behavior in enumerate(rollout["behavior"]) if is_behavior],
         "scores": None if scores is None else [_finite(float(f"{score:.3g}")) for score in scores],
         "kind": kind(rollout),
     }
+
+
+def blanks(tokens: Sequence[str]) -> list[tuple[int, str]]:
+    """Place and kind of tokens that have no text of their own, which a page must name or they would not be seen.
+
+    `end`: behind the last text, the token that ends the answer. `special`: another token that is no text. `part`: more
+    of the character before, which takes several tokens (a special token right behind such a character reads the same).
+    """
+    texts = [number for number, token in enumerate(tokens) if token]
+    last = texts[-1] if texts else -1
+    found, rest = [], 0
+    for number, token in enumerate(tokens):
+        if token:
+            rest = len(token[-1].encode("utf-8", "replace")) - 1  # a token is at least one byte of a character
+        elif rest:
+            rest -= 1
+            found.append((number, "part"))
+        else:
+            found.append((number, "end" if number > last else "special"))
+    return found
 
 
 def _finite(number: float | None) -> float | None:

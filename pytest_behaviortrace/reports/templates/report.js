@@ -8,6 +8,18 @@
     return element;
   };
 
+  document.documentElement.classList.add("scripted");
+
+  // -- a table that is wider than the window says so
+  const boxes = [...document.querySelectorAll(".scroll")];
+  const measure = () => boxes.forEach((box) => {
+    const wide = box.scrollWidth > box.clientWidth + 1, hint = box.previousElementSibling.querySelector(".hint");
+    box.classList.toggle("wide", wide);
+    hint.classList.toggle("shown", wide);
+  });
+  addEventListener("resize", measure);
+  measure();
+
   // -- light and dark: as the system says, until the button is pressed
   const theme = byId("theme"), system = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (document.documentElement.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
@@ -46,18 +58,32 @@
   const who = byId("pick-estimator"), places = byId("pick-place"), strip = byId("strip");
   let ranking = null, at = 0;
 
+  // tokens without a text of their own: what stands in their place, and what they are
+  const BLANKS = {
+    end: ["end", "end of the answer"], special: ["special", "a special token that is no text"],
+    part: ["+", "more of the character before it"],
+  };
+  // what is not to be seen, or would turn the order of letters round, as an escape
+  const escaped = (letter) => "\\u" + letter.codePointAt(0).toString(16).padStart(4, "0");
+  const seen = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g, escaped);
+
   const fixed = (value, digits) => value === null ? "–" : value.toFixed(digits);
   const figure = (name, value) => { const box = make("div"); box.append(make("dt", name), make("dd", value)); return box; };
 
   const completion = (rollout) => {
-    const marked = new Set(rollout.behavior), scores = rollout.scores;
+    const marked = new Set(rollout.behavior), blank = new Map(rollout.blank), scores = rollout.scores;
     const most = scores ? Math.max(1e-12, ...scores.map(Math.abs)) : 1;
     return rollout.tokens.map((token, number) => {
-      const piece = make(marked.has(number) ? "mark" : "span", token);
+      const piece = make(marked.has(number) ? "mark" : "span", seen(token));
+      if (blank.has(number)) {
+        piece.classList.add("blank");
+        piece.dataset.name = BLANKS[blank.get(number)][0];
+        piece.title = BLANKS[blank.get(number)][1];
+      }
       if (scores) {
-        const share = Math.round(Math.abs(scores[number]) / most * 60);
+        const share = Math.round(Math.abs(scores[number]) / most * 50);
         if (share > 2) piece.style.backgroundColor = `color-mix(in srgb, var(${scores[number] > 0 ? "--blue" : "--orange"}) ${share}%, transparent)`;
-        piece.title = `token score ${scores[number]}`;
+        piece.title = `${piece.title ? piece.title + "; " : ""}token score ${scores[number]}`;
       }
       return piece;
     });
@@ -65,8 +91,10 @@
 
   const strongest = (rollout) => {
     if (!rollout.scores) return "";
-    const order = rollout.scores.map((score, number) => [score, rollout.tokens[number]]).sort((a, b) => b[0] - a[0]).slice(0, 5);
-    return "Highest token scores: " + order.map(([score, token]) => `“${token.trim() || token}” ${score}`).join(", ") + ".";
+    const blank = new Map(rollout.blank);
+    const name = (token, number) => blank.has(number) ? BLANKS[blank.get(number)][1] : `“${seen(token).trim() || token}”`;
+    const order = rollout.scores.map((score, number) => [score, name(rollout.tokens[number], number)]).sort((a, b) => b[0] - a[0]).slice(0, 5);
+    return "Highest token scores: " + order.map(([score, named]) => `${named} ${score}`).join(", ") + ".";
   };
 
   const show = () => {
@@ -77,11 +105,12 @@
       figure("score", rollout.score === null ? "–" : rollout.score.toPrecision(4)), figure("step", String(rollout.step)),
       figure("advantage", fixed(rollout.advantage, 2)), figure("reward", fixed(rollout.reward, 2)),
       figure("fluency (nats a token)", fixed(rollout.fluency, 2)));
-    byId("prompt").textContent = rollout.prompt;
+    byId("prompt").textContent = seen(rollout.prompt);
     byId("completion").replaceChildren(...completion(rollout));
-    byId("key").textContent = "(bold, underlined: the behaviour" + (rollout.scores ? "; blue shade: token scored up, orange: down)" : ")");
+    byId("key").textContent = "(bold, underlined: the behaviour" + (rollout.scores ? "; blue shade: token scored up, orange: down" : "")
+      + (rollout.blank.length ? "; in a box: a token without text, such as the end of the answer)" : ")");
     byId("strongest").textContent = strongest(rollout);
-    byId("note").textContent = ranking.note;
+    byId("note").textContent = seen(ranking.note);
     byId("previous").disabled = at === 0;
     byId("next").disabled = at === count - 1;
     [...strip.children].forEach((button, number) => button.setAttribute("aria-current", String(number === at)));
@@ -111,7 +140,7 @@
   };
 
   who.replaceChildren(...[...new Set(rankings.map((entry) => entry.estimator))].map((name) => {
-    const option = make("option", name); option.value = name; return option;
+    const option = make("option", seen(name)); option.value = name; option.dir = "auto"; return option;
   }));
   who.addEventListener("change", fillPlaces);
   places.addEventListener("change", () => pick(rankings.filter((entry) => entry.estimator === who.value)[places.selectedIndex]));
