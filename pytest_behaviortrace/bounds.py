@@ -8,7 +8,7 @@ from __future__ import annotations
 MOST_SEEDS, MOST_DRAWS = 3_000, 1_000
 LARGEST_SEED = 10**9
 MOST_UNITS = 10_000
-"""Seeds and their draws together: each is a folder in the cache, trained for 20 s or more; planning these takes 10 s."""
+"""Seeds and their draws together: each is a folder in the cache, trained for 20 s or more; planning them takes 10."""
 MOST_ROWS = 250_000
 """Rows of one session: 6,000 estimators on three seeds and two draws."""
 MOST_SECONDS = 1_000_000

@@ -85,13 +85,14 @@ def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bo
         if remark:
             yield Line("")
             yield from (Line(line) for line in _wrapped(remark, width))
-    yield Line("")
     yield from _badges(scorecard)
 
 
 def _badges(scorecard: Scorecard) -> Iterator[Line]:
     """The line for a badge of each estimator, those of other reports; of many: how many ended how."""
     verdicts = {name: scorecard.checklist_verdict(name) for name in scorecard.estimators if scorecard.of(name)}
+    if verdicts:
+        yield Line("")
     if len(verdicts) <= BADGES:
         for name, verdict in verdicts.items():
             yield Line(printable(f"{name}: {summary(scorecard, name)}"), COLOURS[verdict])

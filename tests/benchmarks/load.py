@@ -1,7 +1,7 @@
 """Measures sessions under load and prints a Markdown table. Not a test; run it on two otherwise idle cores:
 
-    python tests/benchmarks/load.py many --cache-dir DIR [--estimators 1000] [--check reward_control ...] [--skip stress]
-                                         [--seeds 1] [--draws 1] [-n 2]
+    python tests/benchmarks/load.py many --cache-dir DIR [--estimators 1000] [--check reward_control ...]
+                                         [--skip stress] [--seeds 1] [--draws 1] [-n 2]
     python tests/benchmarks/load.py cold [--cache-dir EMPTY] [-n 4]
 
 `many` grades estimators that an ini file names, on a warm cache: what collecting, grading and every report cost.
