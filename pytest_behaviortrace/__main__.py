@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_behaviortrace import compare_command, dump_command, rank_command
+from pytest_behaviortrace import bounds, compare_command, dump_command, output, rank_command
 from pytest_behaviortrace.calibration import command
 from pytest_behaviortrace.installed import wrong_versions
 from pytest_behaviortrace.run import budget_command, cache_command, launch_command
@@ -21,24 +21,29 @@ if TYPE_CHECKING:
     from pytest_behaviortrace.run.recipe import Recipe
     from pytest_behaviortrace.run.store import Store
 
-MOST_SEEDS, MOST_DRAWS = 10_000, 1_000
-"""What nobody asks for on purpose: beyond, planning and the cache folder alone would take their time."""
 EXIT_CODES = """\
 exit codes:
   0    done
   1    it did not work: training failed, the disk is full; or verification, a cache check or a calibration found
        something wrong or missing (for calibrate also: too few repetitions to tell)
-  2    usage error: an argument or a recipe is wrong
+  2    usage error: an argument or a recipe is wrong; or standard output could not be written (a full disk)
   130  interrupted (Ctrl-C); finished units are kept
+  141  whoever read standard output left before the end (a pipe to head)
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    return output.guarded(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     if args.command in ("train", "rank", "dump", "calibrate") and (lacking := wrong_versions()) is not None:
         parser.error(lacking)
+    if hasattr(args, "seeds") and (excess := _excess(args)) is not None:
+        parser.error(f"--seeds and --draws: {excess}; ask for fewer")
     try:
         commands = {"train": _train, "rank": _rank, "calibrate": _calibrate, "cache": _cache, "list": _list}
         commands |= {"compare": _compare, "dump": _dump}
@@ -51,6 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; finished units are kept", file=sys.stderr)
         return 130
+
+
+def _excess(args: argparse.Namespace) -> str | None:
+    """What is too much of the units that were asked for."""
+    seeds = args.seeds if isinstance(args.seeds, int) else len(args.seeds or SEEDS)
+    return bounds.too_much(seeds, DRAWS if args.draws is None else args.draws)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -225,34 +236,35 @@ def _list(args: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
 def _seeds(text: str) -> list[int]:
     """`0-2,5` -> [0, 1, 2, 5]."""
     seeds: set[int] = set()
-    try:
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            chosen = range(int(first), int(last or first) + 1)
-            if not chosen:
-                raise ValueError
-            seeds.update(chosen[: MOST_SEEDS + 1])
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds such as 0-2 or 0,3") from None
-    if len(seeds) > MOST_SEEDS:
-        raise argparse.ArgumentTypeError(f"{text!r} are more than {MOST_SEEDS:,} seeds")
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        ends = [bounds.number(end, bounds.LARGEST_SEED) for end in ((first, last) if dash else (first, first))]
+        low, high = ends
+        if low is None or high is None or high < low:
+            raise argparse.ArgumentTypeError(f"{text!r:.80} is not a list of seeds such as 0-2 or 0,3")
+        if high > bounds.LARGEST_SEED:
+            raise argparse.ArgumentTypeError(f"{text!r:.80} has a seed above {bounds.LARGEST_SEED:,}")
+        seeds.update(range(low, min(high, low + bounds.MOST_SEEDS) + 1))
+        if len(seeds) > bounds.MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"{text!r:.80} are more than {bounds.MOST_SEEDS:,} seeds")
     return sorted(seeds)
 
 
-def _whole(text: str, least: int) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) >= least):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {least}")
-    return int(text)
+def _whole(text: str, least: int, most: int) -> int:
+    number = bounds.number(text, most)
+    if number is None or number < least:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is not a number of at least {least}")
+    if number > most:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is more than {most:,}")
+    return number
 
 
 def _positive(text: str) -> int:
-    return _whole(text, 1)
+    return _whole(text, 1, bounds.MOST)
 
 
 def _draws(text: str, least: int = 0) -> int:
-    if (draws := _whole(text, least)) > MOST_DRAWS:
-        raise argparse.ArgumentTypeError(f"{text!r} are more than {MOST_DRAWS:,} draws")
-    return draws
+    return _whole(text, least, bounds.MOST_DRAWS)
 
 
 def _some_draws(text: str) -> int:

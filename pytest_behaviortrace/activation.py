@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_behaviortrace import checklist, collection, gatekeeper, options, scope, settings
+from pytest_behaviortrace import bounds, checklist, collection, gatekeeper, options, scope, settings
 from pytest_behaviortrace.installed import wrong_versions
 from pytest_behaviortrace.registry import Registry, RegistryError
 from pytest_behaviortrace.reports import comparison as comparison_report
@@ -15,6 +16,7 @@ from pytest_behaviortrace.reports import files
 from pytest_behaviortrace.reports import terminal as terminal_report
 from pytest_behaviortrace.session import GradingSession, absent_units, units
 from pytest_behaviortrace.suite import SUITE
+from pytest_behaviortrace.wording import few, printable
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import Estimator
@@ -32,19 +34,30 @@ def registry(config: pytest.Config) -> Registry:
     try:
         hooked = config.hook.pytest_behaviortrace_estimators(config=config)
     except Exception as error:
-        message = f"the hook pytest_behaviortrace_estimators raised {type(error).__name__}: {error}"
-        raise pytest.UsageError(f"{message}; mend it in the conftest.py or plugin that implements it") from None
+        said = printable(f"{type(error).__name__}: {error}")
+        raise pytest.UsageError(
+            f"the hook pytest_behaviortrace_estimators raised {said}; mend it in the conftest.py or plugin that "
+            f"implements it"
+        ) from None
     try:
         return Registry(hooked, config.invocation_params.dir)
     except RegistryError as error:
         raise pytest.UsageError(str(error)) from None
 
 
-def listing(config: pytest.Config) -> str:
-    """Text of --bt-list; imports no estimator unless -v asks for it."""
+def print_list(config: pytest.Config) -> int:
+    """Print what --bt-list is about, and return the exit code; imports no estimator unless -v asks for it.
+
+    Raises `pytest.UsageError` for an estimator that was asked for beside it and is unknown.
+    """
     from pytest_behaviortrace import listing
 
-    return "\n".join(listing.lines(registry(config), imported=config.get_verbosity() > 0))
+    known = registry(config)
+    try:
+        print("\n".join(listing.lines(known, imported=config.get_verbosity() > 0, asked=options.asked(config))))
+    except RegistryError as error:
+        raise pytest.UsageError(str(error)) from None
+    return 0
 
 
 def activate(config: pytest.Config) -> GradingSession:
@@ -55,7 +68,10 @@ def activate(config: pytest.Config) -> GradingSession:
     if (lacking := wrong_versions()) is not None:
         raise pytest.UsageError(lacking)
     known = registry(config)
-    chosen = settings.resolve(config, known)
+    chosen, checks = settings.resolve(config, known), checklist.declared()
+    rows = checklist.count(checks, len(chosen.estimators), len(chosen.seeds), chosen.draws)
+    if (excess := bounds.too_much(len(chosen.seeds), chosen.draws, rows)) is not None:
+        raise pytest.UsageError(f"--bt-seeds, --bt-draws, estimators: {excess}; ask for fewer")
     estimators: dict[str, Estimator] = {}
     if not config.getoption("collectonly"):
         try:
@@ -63,13 +79,12 @@ def activate(config: pytest.Config) -> GradingSession:
         except RegistryError as error:
             raise pytest.UsageError(str(error)) from None
         _require_declarations(estimators)
-    checks = checklist.declared()
     on_trial = {check.name: "bt_estimator" in check.arguments for check in checks}
     expected = settings.expected_failures(config, known, chosen, on_trial)
     grading = GradingSession(chosen, checks, estimators, expected)
-    grading.baseline = gatekeeper.open_baseline(chosen)
     typed = any(flag.startswith("--bt-estimator=") for flag in options.typed(config))
     collection.claim_arguments(config, grading, typed=typed)
+    grading.baseline = gatekeeper.open_baseline(grading)
     config.stash[collection.GRADING] = grading
     trains = grading.needs_run and not config.getoption("collectonly") and not hasattr(config, "workerinput")
     if trains and absent_units(chosen) and (problem := settings.unwritable(chosen.cache_dir)):
@@ -124,7 +139,7 @@ def header(config: pytest.Config, grading: GradingSession) -> str:
     if chosen.recorded is not None:
         asked = chosen.recorded.question
         recipe = f"run {chosen.recorded.given}@{asked.run_sha256[:8]}, behaviour {asked.behavior!r}"
-    names = ", ".join(chosen.estimators) + (" (isolated)" if chosen.isolate else "")
+    names = few(chosen.estimators) + (" (isolated)" if chosen.isolate else "")
     return f"behaviortrace {SUITE}: {names}; {recipe}, {cache}; {tests}"
 
 
@@ -159,8 +174,8 @@ def _died(grading: GradingSession, report: pytest.TestReport) -> bool:
 def finish(grading: GradingSession, session: pytest.Session, exitstatus: int) -> None:
     """Settle the session, unless it was broken off: expected failures that did not happen, the reports, exit code.
 
-    The exit code is 1 where a row of the baseline got worse or a report could not be written, and 5 when nothing was
-    decided.
+    The exit code is 1 where a row of the baseline got worse or a report could not be written, 5 when nothing was
+    decided, and 2, as ever after Ctrl-C, when somebody would not wait for the reports.
     """
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
         return
@@ -171,27 +186,37 @@ def finish(grading: GradingSession, session: pytest.Session, exitstatus: int) ->
         session.exitstatus = exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.config.getoption("collectonly"):
         return
-    grading.deselected |= gatekeeper.broken_off(session)
-    compared = grading.comparison()
-    if compared is not None and compared.failing:
-        session.exitstatus = exitstatus = pytest.ExitCode.TESTS_FAILED
-    if _write_reports(grading):
-        session.exitstatus = exitstatus = pytest.ExitCode.TESTS_FAILED
-    if grading.rows and exitstatus == pytest.ExitCode.OK and not grading.scorecard().decided:
-        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+    unwritten = list(grading.settings.reports if grading.rows else ())  # an earlier report says more than an empty one
+    try:
+        grading.deselected |= gatekeeper.broken_off(session)
+        compared = grading.comparison()
+        if compared is not None and compared.failing:
+            session.exitstatus = exitstatus = pytest.ExitCode.TESTS_FAILED
+        if _write_reports(grading, unwritten):
+            session.exitstatus = exitstatus = pytest.ExitCode.TESTS_FAILED
+        if grading.rows and exitstatus == pytest.ExitCode.OK and not grading.scorecard().decided:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+    except KeyboardInterrupt:
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
+        if unwritten:
+            names = ", ".join(map(str, unwritten))
+            grading.report_problems.append(f"interrupted, so these reports were not written: {names}")
 
 
-def _write_reports(grading: GradingSession) -> list[str]:
-    """Write every report that was asked for; what kept one from being written keeps no other from it."""
-    if not grading.rows:  # nothing was graded: an earlier report says more than an empty one
-        return grading.report_problems
-    for path in grading.settings.reports:
+def _write_reports(grading: GradingSession, unwritten: list[Path]) -> list[str]:
+    """Write every report; what kept one from being written keeps no other from it.
+
+    Takes each out of `unwritten` once it is clear what became of it: Ctrl-C may come at any time.
+    """
+    while unwritten:
+        path = unwritten[0]
         try:
             files.write(grading.scorecard(), path)
         except OSError as error:
             grading.report_problems.append(f"the report {path} was not written: {error.strerror or error}")
         except Exception as error:  # a library that draws, on a machine nobody has tried
             grading.report_problems.append(f"the report {path} was not written: {type(error).__name__}: {error}")
+        del unwritten[0]
     return grading.report_problems
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_behaviortrace import checklist
+from pytest_behaviortrace import bounds, checklist
 from pytest_behaviortrace.options import DRAWS, RECIPE, SEEDS
-from pytest_behaviortrace.registry import Registered, Registry, RegistryError, made
+from pytest_behaviortrace.registry import Registered, Registry, RegistryError, made, require_fit
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import Estimator
@@ -70,6 +70,9 @@ class Asked:
             if path is not None and not isinstance(path, str | os.PathLike):
                 raise TypeError(f"{name}={path!r} is no path")
         self._require_one_kind_of_run()
+        rows = checklist.count(checklist.declared(), len(self.estimators), self.seeds, self.draws)
+        if (excess := bounds.too_much(self.seeds, self.draws, rows)) is not None:
+            raise ValueError(f"seeds, draws, estimators: {excess}; ask for fewer")
         self.specs()
 
     def _require_one_kind_of_run(self) -> None:
@@ -202,6 +205,7 @@ def named(estimators: Any, name: str | None = None) -> dict[str, Any]:
     for key, target in pairs:
         if not isinstance(key, str) or not key.strip():
             raise ValueError(f"{key!r:.80} is no name of an estimator; give a text that is not empty")
+        require_fit(key)
         if not (isinstance(target, str) or callable(target)):
             raise TypeError(f"estimator {key!r} is a {type(target).__name__}, which cannot be called with a problem")
         if key in found:

@@ -2,15 +2,20 @@
 
 A row got worse when it passed and no longer does, or when its interval now lies wholly below the old one; better is the
 reverse. Numbers that move within their intervals are neither.
+
+Scorecards of other seeds are compared as far as they speak of the same: a row about one seed where both have that seed,
+a row over all seeds where all of them are the same. The others are set aside, and named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pytest_behaviortrace.scorecard import Row
 from pytest_behaviortrace.snapshot import LIBRARIES, Conditions, Snapshot
+from pytest_behaviortrace.wording import printable
 
 ACROSS_SEEDS = ("test_seed_stability",)
 """Checks whose rows go over all seeds: with other seeds they are other rows."""
@@ -44,11 +49,10 @@ class Change:
         """For example `checks/...[gas-seed0]: passed before, fail now`."""
         if self.expected is None:
             return f"{self.id}: {self.sentence}"
-        why = "".join(letter if letter.isprintable() else " " for letter in self.expected)
-        return f"{self.id}: {self.sentence} (expected: {why})"
+        return f"{self.id}: {self.sentence} (expected: {printable(self.expected)})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Comparison:
     """What became of a baseline's rows."""
 
@@ -62,6 +66,19 @@ class Comparison:
     """Ids of rows of the baseline that did not run here, and were not asked for."""
     unknown: tuple[str, ...] = ()
     """Estimators on trial of which the baseline has no row."""
+    set_aside: tuple[str, ...] = ()
+    """Ids of rows of the baseline that cannot be compared: of a seed, or over seeds, that are others here."""
+    seeds: str = ""
+    """How the seeds differ, where rows were set aside."""
+
+    def change(self, id: str) -> tuple[str, Change] | None:
+        """`regression` or `improvement`, and how, of a row; None of a row that is neither."""
+        return self._changes.get(id)
+
+    @cached_property
+    def _changes(self) -> dict[str, tuple[str, Change]]:
+        found = {change.id: ("improvement", change) for change in self.improvements}
+        return found | {change.id: ("regression", change) for change in self.regressions}
 
     @property
     def failing(self) -> tuple[Change, ...]:
@@ -69,8 +86,20 @@ class Comparison:
         return tuple(change for change in self.regressions if change.expected is None)
 
 
-def differences(old: Conditions, new: Conditions, rows: Iterable[Row] = ()) -> list[Difference]:
-    """What differs between the conditions of two scorecards that have these rows in common; empty: comparable."""
+def other_seeds(row: Row, old: Conditions, seeds: Collection[int]) -> bool:
+    """Whether a row of a baseline speaks of seeds that a session or scorecard of these seeds does not speak of."""
+    if row.check in ACROSS_SEEDS:
+        return set(old.seeds) != set(seeds)
+    return row.seed is not None and row.seed not in seeds
+
+
+def seeds_differ(old: Conditions, seeds: Collection[int]) -> Difference:
+    """How the seeds differ, where they do."""
+    return Difference("seeds", _seeds(old.seeds), _seeds(seeds))
+
+
+def differences(old: Conditions, new: Conditions) -> list[Difference]:
+    """What differs between the conditions of two scorecards, their seeds left out; empty: comparable."""
     found = []
     if old.suite != new.suite:
         found.append(Difference("suite", old.suite, new.suite))
@@ -82,8 +111,6 @@ def differences(old: Conditions, new: Conditions, rows: Iterable[Row] = ()) -> l
         found.append(Difference("plant", old.plant, new.plant))
     if old.draws != new.draws:
         found.append(Difference("draws", str(old.draws), str(new.draws)))
-    if old.seeds != new.seeds and any(row.check in ACROSS_SEEDS for row in rows):
-        found.append(Difference("seeds", _seeds(old), _seeds(new)))
     for name in LIBRARIES:
         if old.versions[name] != new.versions[name]:
             found.append(Difference(name, old.versions[name], new.versions[name], library=True))
@@ -120,16 +147,25 @@ def improvement(old: Row, new: Row) -> str | None:
 
 
 def compare(
-    old: Snapshot, rows: Iterable[Row], estimators: Collection[str], shown: str, *, whole: bool = False
+    old: Snapshot,
+    rows: Iterable[Row],
+    estimators: Collection[str],
+    shown: str,
+    seeds: Collection[int],
+    *,
+    whole: bool = False,
 ) -> Comparison:
-    """What became of the rows of `old` that put one of `estimators` or none on trial.
+    """What became of the rows of `old` that put one of `estimators` or none on trial, in rows of these seeds.
 
     `whole`: the whole checklist was asked for, so that a row that passed and is not among `rows` is a regression.
     """
     new = {row.id: row for row in rows}
-    worse, better, absent, compared = [], [], [], 0
+    worse, better, absent, apart, compared = [], [], [], [], 0
     for id, before in old.rows.items():
         if before.estimator is not None and before.estimator not in estimators:
+            continue
+        if other_seeds(before, old.conditions, seeds):
+            apart.append(id)
             continue
         after = new.get(id)
         if after is None:
@@ -144,11 +180,19 @@ def compare(
         elif (sentence := improvement(before, after)) is not None:
             better.append(Change(id, before.estimator, sentence))
     on_trial = {row.estimator for row in old.rows.values()}
-    unknown = tuple(name for name in estimators if name not in on_trial)
-    return Comparison(shown, compared, tuple(worse), tuple(better), tuple(absent), unknown)
+    return Comparison(
+        shown,
+        compared,
+        tuple(worse),
+        tuple(better),
+        tuple(absent),
+        tuple(name for name in estimators if name not in on_trial),
+        tuple(apart),
+        seeds_differ(old.conditions, seeds).describe() if apart else "",
+    )
 
 
-def to_dict(found: Comparison) -> Mapping[str, object]:
+def to_dict(found: Comparison) -> dict[str, object]:
     """A comparison as plain data, for programs that read it."""
     return {
         "baseline": found.shown,
@@ -157,6 +201,8 @@ def to_dict(found: Comparison) -> Mapping[str, object]:
         "improvements": [{"id": c.id, "what": c.sentence} for c in found.improvements],
         "not_run": list(found.not_run),
         "not_in_baseline": list(found.unknown),
+        "set_aside": list(found.set_aside),
+        "seeds": found.seeds or None,
     }
 
 
@@ -166,8 +212,15 @@ def _subject(conditions: Conditions) -> str:
     return f"recorded run {conditions.run}@{(conditions.run_sha256 or '')[:8]}"
 
 
-def _seeds(conditions: Conditions) -> str:
-    return ",".join(map(str, conditions.seeds)) or "none"
+def _seeds(seeds: Collection[int]) -> str:
+    """`0-2,5`; `none` where there are none."""
+    parts: list[list[int]] = []
+    for seed in sorted(seeds):
+        if parts and parts[-1][-1] == seed - 1:
+            parts[-1] = [parts[-1][0], seed]
+        else:
+            parts.append([seed])
+    return ",".join("-".join(map(str, part)) for part in parts) or "none"
 
 
 def _was(verdict: str) -> str:

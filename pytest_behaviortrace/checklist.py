@@ -12,6 +12,7 @@ import ast
 import importlib
 import importlib.util
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,16 @@ def checks_dir() -> Path:
 def declared() -> tuple[Check, ...]:
     """Every shipped check, by file name."""
     return tuple(parse(path) for path in sorted(checks_dir().glob("test_*.py")))
+
+
+def count(checks: Sequence[Check], estimators: int, seeds: int, draws: int) -> int:
+    """How many rows `planned` gives, without making them."""
+    over = {"bt_estimator": estimators, "bt_seed": seeds, "bt_draw": draws}
+    return sum(
+        math.prod(many for argument, many in over.items() if argument in check.arguments)
+        * max(len(check.components), 1)
+        for check in checks
+    )
 
 
 def planned(

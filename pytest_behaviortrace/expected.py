@@ -9,6 +9,7 @@ An entry changes what pytest makes of a row, never the row's verdict.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
@@ -158,4 +159,6 @@ def _reason(value: Any, where: str) -> tuple[str, bool]:
 
 def _as_key(name: str) -> str:
     """A name as it stands in the file."""
-    return name if BARE_KEY.fullmatch(name) else f'"{name}"'
+    if BARE_KEY.fullmatch(name):
+        return name
+    return f'"{name}"' if name.isprintable() else json.dumps(name)

@@ -14,6 +14,7 @@ import pytest
 from pytest_behaviortrace import baseline, snapshot
 from pytest_behaviortrace.scorecard import row_of
 from pytest_behaviortrace.suite import SUITE
+from pytest_behaviortrace.wording import few
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.session import GradingSession
@@ -25,11 +26,12 @@ TOLERATED = "bt_no_regression"
 """Property of a report: the row fails, and under --bt-fail-on=regression this fails no session."""
 
 
-def open_baseline(chosen: Settings) -> snapshot.Snapshot | None:
+def open_baseline(grading: GradingSession) -> snapshot.Snapshot | None:
     """The report that the session is compared with, checked; None without one.
 
     Raises `pytest.UsageError`, one sentence: what is wrong with it or differs, and what to do.
     """
+    chosen = grading.settings
     asked = chosen.baseline
     if asked is None:
         return None
@@ -38,7 +40,12 @@ def open_baseline(chosen: Settings) -> snapshot.Snapshot | None:
         found = snapshot.read(asked.path, asked.given)
     except snapshot.SnapshotError as error:
         raise pytest.UsageError(f"{asked.where}: {error}; the command is {again}") from None
-    if differing := baseline.differences(found.conditions, conditions(chosen), found.rows.values()):
+    here = conditions(chosen, grading.seeds)
+    differing = baseline.differences(found.conditions, here)
+    wanted = [row for id, row in found.rows.items() if id in grading.specs and grading.wants(grading.specs[id])]
+    if not differing and wanted and all(baseline.other_seeds(row, found.conditions, here.seeds) for row in wanted):
+        differing = [baseline.seeds_differ(found.conditions, here.seeds)]
+    if differing:
         what = "; ".join(difference.describe() for difference in differing)
         raise pytest.UsageError(
             f"{asked.where}: {asked.given} cannot be compared with this session: {what}; "
@@ -46,13 +53,13 @@ def open_baseline(chosen: Settings) -> snapshot.Snapshot | None:
         )
     known = {row.estimator for row in found.rows.values()}
     if not known.intersection(chosen.estimators):
-        names = ", ".join(chosen.estimators)
+        names = few(chosen.estimators)
         raise pytest.UsageError(f"{asked.where}: {asked.given} has no row of {names}; make the baseline again: {again}")
     return found
 
 
-def conditions(chosen: Settings) -> snapshot.Conditions:
-    """The conditions of this session, as its own report will state them."""
+def conditions(chosen: Settings, seeds: tuple[int, ...]) -> snapshot.Conditions:
+    """The conditions of a session on these seeds, as its own report will state them."""
     run = chosen.recorded
     return snapshot.Conditions(
         SUITE,
@@ -63,7 +70,7 @@ def conditions(chosen: Settings) -> snapshot.Conditions:
         None if run is None else run.question.behavior,
         None if run is not None else chosen.plant,
         chosen.draws,
-        () if run is not None else tuple(chosen.seeds),
+        seeds,
         {name: metadata.version(name) for name in snapshot.LIBRARIES},
     )
 
@@ -87,6 +94,9 @@ def judge(grading: GradingSession, item: pytest.Item, report: pytest.TestReport)
     if hasattr(report, "wasxfail"):  # expected, so nothing that has to be said again
         return
     row, before = row_of(grading.specs[report.nodeid], properties), grading.baseline.rows.get(report.nodeid)
+    known = "not in the baseline" if before is None else "failed before, too"
+    if before is not None and baseline.other_seeds(before, grading.baseline.conditions, grading.seeds):
+        before, known = None, "over other seeds in the baseline"
     worse = baseline.regression(before, row) if before is not None else None
     if worse is not None:
         _say(item, report, REGRESSION, worse)
@@ -96,7 +106,7 @@ def judge(grading: GradingSession, item: pytest.Item, report: pytest.TestReport)
         else:
             report.outcome, report.longrepr = "failed", f"{told}\n{row.verdict}: {row.reason}"
     elif report.failed and row.verdict == "fail" and grading.settings.fail_on == "regression":
-        _say(item, report, TOLERATED, "failed before, too" if before is not None else "not in the baseline")
+        _say(item, report, TOLERATED, known)
         report.outcome, report.longrepr = "skipped", (*_place(report), f"fail: {row.reason}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,17 @@ INSTEAD = {"test_coverage": "or model alone", "test_seed_stability": "its fluenc
 """What is to be said beside that."""
 
 
-def lines(registry: Registry, *, imported: bool = False) -> Iterator[str]:
-    """The whole list. `imported`: import every estimator to tell its needs."""
+def lines(registry: Registry, *, imported: bool = False, asked: Sequence[str] = ()) -> Iterator[str]:
+    """The whole list. `imported`: import every estimator to tell its needs.
+
+    `asked`: names of estimators that were asked for; those that are registered nowhere (`package.module:name`) are
+    listed behind the others. Raises `RegistryError` for one that is unknown.
+    """
+    registered = registry.entries()
+    names = {entry.name for entry in registered}
+    asked_for = [registry.find(name) for name in asked if name not in names]
     yield "estimators (pytest --bt-estimator=NAME):"
-    for entry in registry.entries():
+    for entry in (*registered, *asked_for):
         yield f"  {entry.name:<24} {origin(entry)}; needs: {_told(registry, entry) if imported else needs(entry)}"
     yield "checks:"
     for check in declared():
@@ -42,7 +49,8 @@ def lines(registry: Registry, *, imported: bool = False) -> Iterator[str]:
 
 def origin(entry: Registered) -> str:
     """Which package or hook registered it, and that it ships with this one."""
-    return f"{entry.origin} (shipped)" if _is_own(entry) else entry.origin
+    where = entry.origin or "registered nowhere"
+    return f"{where} (shipped)" if _is_own(entry) and entry.origin else where
 
 
 def needs(entry: Registered) -> str:

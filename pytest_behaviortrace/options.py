@@ -16,8 +16,8 @@ PLANTED_ONLY = ("bt_recipe", "bt_seeds", "bt_plant")
 
 FLAGS = (
     # flag, ini twin, metavar, help
-    ("--bt-seeds", "bt_seeds", "N", f"train and grade seeds 0 to N-1 (default: {SEEDS})"),
-    ("--bt-draws", "bt_draws", "N", f"sibling draws of each seed (default: {DRAWS})"),
+    ("--bt-seeds", "bt_seeds", "N", f"train and grade seeds 0 to N-1 (default: {SEEDS}; at most 3,000)"),
+    ("--bt-draws", "bt_draws", "N", f"sibling draws of each seed (default: {DRAWS}; at most 1,000)"),
     ("--bt-recipe", "bt_recipe", "NAME", f"recipe of the planted run, or a .toml file (default: {RECIPE})"),
     ("--bt-plant", "bt_plant", "NAME", "which of the recipe's two behaviours is graded (default: its first)"),
     ("--bt-run", "bt_run", "PATH", "grade on this run of your own, which record() wrote, not on the planted one"),

@@ -30,10 +30,9 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """--bt-list."""
     if not config.getoption("bt_list"):
         return None
-    from pytest_behaviortrace import activation
+    from pytest_behaviortrace import activation, output
 
-    print(activation.listing(config))
-    return 0
+    return output.guarded(lambda: activation.print_list(config))
 
 
 def pytest_configure(config: pytest.Config) -> None:

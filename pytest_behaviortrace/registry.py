@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pytest_behaviortrace.wording import RULE, escaped, few, printable, unfit
+
 if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import Estimator
 
@@ -26,17 +28,30 @@ class RegistryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A name, who registered it, and the estimator or a `package.module:name` that leads to it."""
+    """A name, who registered it, and the estimator or a `package.module:name` that leads to it.
+
+    Names are printed everywhere. Raises `RegistryError` for one that must not be.
+    """
 
     name: str
     origin: str
     target: object
 
+    def __post_init__(self) -> None:
+        require_fit(self.name, self.origin)
+
     @property
     def described(self) -> str:
         """For example `estimator 'gas' (mypackage 1.2, mypackage.scores:gas)`."""
-        where = f"{self.origin}, {self.target}" if isinstance(self.target, str) else self.origin
+        where = f"{self.origin}, {printable(self.target)}" if isinstance(self.target, str) else self.origin
         return f"estimator {self.name!r} ({where.lstrip(', ')})"
+
+
+def require_fit(name: str, origin: str = "") -> None:
+    """Raise `RegistryError` for a name of an estimator that a terminal or page must not show as it is."""
+    if (why := unfit(name)) is not None:
+        by = f" ({origin})" if origin else ""
+        raise RegistryError(f"estimator name {escaped(name)}{by} {why}; {RULE}: choose another")
 
 
 class Registry:
@@ -51,10 +66,12 @@ class Registry:
         self._found: dict[str, list[Registered]] = {}
         for point in metadata.entry_points(group=GROUP):
             origin = f"{point.dist.name} {point.dist.version}" if point.dist else "an installed package"
+            origin = printable(origin)
             self._add(Registered(point.name, origin, point.value))
         for result in hooked:
             if not isinstance(result, Mapping) or not all(isinstance(name, str) and name for name in result):
-                raise RegistryError(f"the hook {HOOK} must return a dict of name -> estimator, not {result!r:.80}")
+                said = printable(f"{result!r:.80}")
+                raise RegistryError(f"the hook {HOOK} must return a dict of name -> estimator, not {said}")
             for name, target in result.items():
                 self._add(Registered(name, f"hook {HOOK}", target))
 
@@ -69,6 +86,7 @@ class Registry:
 
     def find(self, name: str) -> Registered:
         """The estimator of that name, not imported. Raises `RegistryError` if there is none, or more than one."""
+        require_fit(name)
         if name not in self._found:
             module, colon, attribute = name.partition(":")
             if colon and all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
@@ -84,7 +102,7 @@ class Registry:
         close = difflib.get_close_matches(name, self._found, 1)
         hint = f"; did you mean {close[0]!r}?" if close else "."
         return (
-            f"unknown estimator {name!r}{hint} Registered: {', '.join(sorted(self._found))}. "
+            f"unknown estimator {name!r}{hint} Registered: {few(sorted(self._found), 20)}. "
             f"A function that is not registered is given as package.module:name"
         )
 
@@ -155,7 +173,7 @@ def _is_factory(found: object) -> bool:
 
 def cause(error: BaseException) -> str:
     """For example `ModuleNotFoundError: No module named 'x' (scores.py, line 3)`."""
-    text = (str(error).splitlines() or [""])[0]
+    text = printable((str(error).splitlines() or [""])[0])
     own = str(Path(__file__).parent)
     frames = [
         f

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace.exhibit import Exhibit
+from pytest_behaviortrace.wording import few
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.baseline import Comparison
@@ -145,7 +146,7 @@ class Scorecard:
     options: Sequence[str] = ()
     """Flags beside the estimators that a command to rerun a row repeats."""
     comparison: Comparison | None = None
-    """What got worse and better since a baseline; no part of the JSON report."""
+    """What got worse and better since a baseline, where there is one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(sorted(self.rows, key=lambda row: row.id)))
@@ -156,7 +157,14 @@ class Scorecard:
         return tuple(self.expected)
 
     def of(self, estimator: str | None) -> list[Row]:
-        """The rows of one estimator; of None: those that put none on trial."""
+        """The rows of one estimator; of None: those that put none on trial.
+
+        This and everything else that asks for an estimator raises `LookupError`, a sentence, for one it knows nothing
+        of.
+        """
+        if estimator is not None and estimator not in self.expected and estimator not in self._by_estimator:
+            known = f"it has {few(self.estimators)}" if self.expected else "it has none"
+            raise LookupError(f"the scorecard has no estimator {estimator!r}; {known}")
         return list(self._by_estimator.get(estimator, ()))
 
     @cached_property
@@ -175,7 +183,8 @@ class Scorecard:
 
     def missing(self, estimator: str) -> int:
         """How many rows of an estimator did not run in this session."""
-        return len(self.expected[estimator] - {row.id for row in self.of(estimator)})
+        ran = {row.id for row in self.of(estimator)}
+        return len(self.expected.get(estimator, frozenset()) - ran)
 
     def checklist_verdict(self, estimator: str) -> str:
         """The verdict over the whole checklist.

@@ -85,6 +85,11 @@ class GradingSession:
         return self.selected is None or spec.id in self.selected
 
     @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that rows are about; none of a recorded run, whose number is no seed."""
+        return self.settings.seeds if self.settings.recorded is None else ()
+
+    @property
     def needs_run(self) -> bool:
         """Whether any row that was asked for by name is about a run."""
         return any(self.wants(spec) and spec.check not in self._run_free for spec in self.specs.values())
@@ -170,7 +175,7 @@ class GradingSession:
             return None
         whole = self.selected is None and not self.deselected
         shown = self.settings.baseline.given
-        return compare(self.baseline, self.rows.values(), self.settings.estimators, shown, whole=whole)
+        return compare(self.baseline, self.rows.values(), self.settings.estimators, shown, self.seeds, whole=whole)
 
     def scorecard(self) -> Scorecard:
         """The scorecard of the rows so far."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_behaviortrace import expected
+from pytest_behaviortrace import bounds, expected
 from pytest_behaviortrace.options import (
     CACHE_VARIABLE,
     DRAWS,
@@ -70,14 +70,15 @@ def resolve(config: pytest.Config, registry: Registry) -> Settings:
             registry.find(name)
     except RegistryError as error:
         raise pytest.UsageError(str(error)) from None
-    draws, cache_dir = reader.count("bt_draws", DRAWS), reader.cache_dir()
+    draws, cache_dir = reader.count("bt_draws", DRAWS, bounds.MOST_DRAWS), reader.cache_dir()
     recorded = reader.recorded(cache_dir)
     if recorded is not None:
         seeds: tuple[int, ...] = (0,)  # the run's number
         recipe = Recipe.load(RECIPE)
         plant = recipe.plants[0].name
     else:
-        seeds, recipe = tuple(range(reader.count("bt_seeds", SEEDS))), reader.recipe()
+        seeds = tuple(range(reader.count("bt_seeds", SEEDS, bounds.MOST_SEEDS)))
+        recipe = reader.recipe()
         plant = reader.plant(recipe)
     reports, baseline = reader.reports(), reader.baseline()
     if baseline is not None and any(_same_file(path, baseline.path) for path in reports):
@@ -155,16 +156,18 @@ class _Reader:
         return None, flag, config.invocation_params.dir
 
     def _wrong(self, value: Any, where: str, remedy: str) -> NoReturn:
-        raise pytest.UsageError(f"{where}: {value!r} {remedy}")
+        raise pytest.UsageError(f"{where}: {value!r:.200} {remedy}")
 
-    def count(self, name: str, default: int) -> int:
-        """A whole number of at least 1."""
+    def count(self, name: str, default: int, most: int) -> int:
+        """A whole number of at least 1 and at most `most`."""
         value, where, _ = self._value(name)
         if value is None:
             return default
-        if not (value.strip().isascii() and value.strip().isdecimal()) or int(value) < 1:
+        if not (number := bounds.number(value, most)):
             self._wrong(value, where, "is not a number of at least 1; give how many, such as 3")
-        return int(value)
+        if number > most:
+            self._wrong(value, where, f"is more than {most:,}; give fewer")
+        return number
 
     def seconds(self, name: str) -> float | None:
         """A positive number of seconds."""
@@ -177,6 +180,8 @@ class _Reader:
             number = math.nan
         if not (math.isfinite(number) and number > 0):
             self._wrong(value, where, "is not a number of seconds above 0; give one, such as 60")
+        if number > bounds.MOST_SECONDS:
+            self._wrong(value, where, f"is more than {bounds.MOST_SECONDS:,} seconds; leave it out for no limit")
         return number
 
     def switch(self, name: str) -> bool:

@@ -17,6 +17,9 @@ from pytest_behaviortrace.scorecard import SCHEMA, SEVERITY, Row
 LARGEST = 64_000_000
 """Bytes of the largest report that is read: about 4,000 estimators."""
 
+LONGEST = 4_096
+"""Characters of the longest text of a report that is shown."""
+
 LIBRARIES = ("numpy", "torch", "transformers", "trl")
 """Libraries whose versions move the numbers. Of this package the suite version says it."""
 
@@ -52,7 +55,7 @@ class Conditions:
     plant: str | None
     draws: int
     seeds: tuple[int, ...]
-    """Sorted. They matter only where rows go over seeds."""
+    """Sorted. They matter to rows over seeds, and say which single seeds there are."""
     versions: Mapping[str, str]
 
 
@@ -194,9 +197,11 @@ def _list(table: Mapping[str, Any], name: str) -> Sequence[Any]:
 
 
 def _text(value: Any, where: str) -> str:
-    """Text for a terminal: no control characters, no lone surrogates."""
+    """Text for a terminal: nothing that `wording.unfit` refuses, and no longer than a path may be."""
     if not isinstance(value, str) or not value.isprintable():
         raise _Wrong(where, f"is {_short(value)}, no plain text")
+    if len(value) > LONGEST:
+        raise _Wrong(where, f"is longer than {LONGEST} characters")
     return value
 
 

@@ -17,6 +17,7 @@ from pytest_behaviortrace.scorecard import Row
 CARD = golden_cards.planted("gas", "dot")
 TEXT = json_report.render(CARD)
 OLD = snapshot.parse(TEXT, "old.json")
+SEEDS = OLD.conditions.seeds
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -60,6 +61,9 @@ HOSTILE = {
     "upside down": (at_row(low=0.9, high=0.1), "low is above its high"),
     "escape": (at_row(id="\x1b[2J"), "no plain text"),
     "surrogate": (at_row(estimator="\udce9"), "no plain text"),
+    "turned writing": (at_row(control="\u202enorm"), "no plain text"),
+    "endless": (at_row(id="x" * 5_000), "is longer than 4096 characters"),
+    "escape in a verdict": (edited(lambda r: r["checklist"].update(gas="\x1b[2J")), "no plain text"),
     "checklist": (edited(lambda r: r.update(checklist=["gas"])), "checklist is no object"),
 }
 
@@ -133,31 +137,31 @@ def test_rows_without_numbers_are_compared_by_verdict_alone():
 
 
 def test_a_report_equals_itself():
-    found = baseline.compare(OLD, CARD.rows, OLD.estimators, "old.json", whole=True)
+    found = baseline.compare(OLD, CARD.rows, OLD.estimators, "old.json", SEEDS, whole=True)
     assert (found.regressions, found.improvements, found.not_run, found.unknown) == ((), (), (), ())
     assert found.compared == len(CARD.rows)
-    assert baseline.differences(OLD.conditions, OLD.conditions, CARD.rows) == []
+    assert baseline.differences(OLD.conditions, OLD.conditions) == []
 
 
 def test_rows_that_did_not_run_are_regressions_only_where_all_were_asked_for():
     some = [r for r in CARD.rows if r.check != "test_lookalikes"]
-    found = baseline.compare(OLD, some, ["gas"], "old.json")
+    found = baseline.compare(OLD, some, ["gas"], "old.json", SEEDS)
     assert found.regressions == ()
     assert len(found.not_run) == 2
-    found = baseline.compare(OLD, some, ["gas"], "old.json", whole=True)
+    found = baseline.compare(OLD, some, ["gas"], "old.json", SEEDS, whole=True)
     assert [change.sentence for change in found.regressions] == ["passed before, did not run now"]
     assert len(found.not_run) == 1  # it had failed
 
 
 def test_other_estimators_rows_are_nobodys_and_new_ones_are_named():
-    found = baseline.compare(OLD, [], ["new"], "old.json", whole=True)
+    found = baseline.compare(OLD, [], ["new"], "old.json", SEEDS, whole=True)
     assert {change.estimator for change in found.regressions} == {None}
     assert found.unknown == ("new",)
 
 
 def test_an_expected_failure_is_listed_and_fails_nothing():
     rows = [replace(r, verdict="fail", expected_failure="known \x1b") if r.verdict == "pass" else r for r in CARD.rows]
-    found = baseline.compare(OLD, rows, ["gas"], "old.json")
+    found = baseline.compare(OLD, rows, ["gas"], "old.json", SEEDS)
     assert len(found.regressions) == 7
     assert found.failing == ()
     assert found.regressions[0].describe().endswith("(expected: known  )")
@@ -168,7 +172,6 @@ CONDITIONS = {
     "recipe": ({"recipe_hash": "cd" * 32}, "graded on recipe tiny@abababab there, recipe tiny@cdcdcdcd here"),
     "plant": ({"plant": "tulip"}, "plant rose there, tulip here"),
     "draws": ({"draws": 3}, "draws 2 there, 3 here"),
-    "seeds": ({"seeds": (0, 1, 2)}, "seeds 0,1 there, 0,1,2 here"),
     "torch": ({"versions": golden_cards.VERSIONS | {"torch": "3.0"}}, "torch 2.13.0 there, 3.0 here"),
     "numpy": ({"versions": golden_cards.VERSIONS | {"numpy": "3.0"}}, "numpy 2.4.6 there, 3.0 here"),
 }
@@ -176,7 +179,7 @@ CONDITIONS = {
 
 @pytest.mark.parametrize(("change", "words"), CONDITIONS.values(), ids=CONDITIONS)
 def test_what_makes_reports_incomparable(change, words):
-    (found,) = baseline.differences(OLD.conditions, replace(OLD.conditions, **change), OLD.rows.values())
+    (found,) = baseline.differences(OLD.conditions, replace(OLD.conditions, **change))
     assert found.describe() == words
     remedy = baseline.remedy([found], "pytest ...")
     assert remedy.endswith("make the baseline again: pytest ...")
@@ -185,10 +188,34 @@ def test_what_makes_reports_incomparable(change, words):
 
 def test_what_does_not():
     mine = replace(OLD.conditions, versions=golden_cards.VERSIONS | {"pytest-behaviortrace": "9"})
-    assert baseline.differences(OLD.conditions, mine, OLD.rows.values()) == []
-    other = replace(OLD.conditions, seeds=(0,))
-    within = [r for r in CARD.rows if r.check != "test_seed_stability"]
-    assert baseline.differences(OLD.conditions, other, within) == []
+    assert baseline.differences(OLD.conditions, mine) == []
+    assert baseline.differences(OLD.conditions, replace(OLD.conditions, seeds=(0,))) == []
+
+
+@pytest.mark.parametrize(
+    ("seeds", "apart", "words"),
+    [
+        ((0, 1), set(), ""),
+        ((0,), {"seed1", "auc"}, "seeds 0-1 there, 0 here"),
+        ((0, 1, 2), {"auc"}, "seeds 0-1 there, 0-2 here"),
+        ((1, 5), {"seed0", "auc"}, "seeds 0-1 there, 1,5 here"),
+    ],
+    ids=["same", "fewer", "more", "others"],
+)
+def test_of_other_seeds_what_is_about_the_same_seed_is_compared(seeds, apart, words):
+    rows = [r for r in CARD.rows if r.seed in (None, *seeds)]
+    found = baseline.compare(OLD, rows, ["gas", "dot"], "old.json", seeds, whole=True)
+    assert (found.regressions, found.not_run, found.seeds) == ((), (), words)
+    assert found.compared == len(OLD.rows) - len(found.set_aside)
+    for id in OLD.rows:
+        assert (id in found.set_aside) == any(f"-{part}" in id or f"[{part}" in id for part in apart), id
+
+
+def test_a_row_that_is_set_aside_neither_got_worse_nor_better():
+    rows = [replace(r, verdict="fail") for r in CARD.rows if r.seed in (None, 0)]
+    found = baseline.compare(OLD, rows, ["gas"], "old.json", (0,))
+    assert {change.id.partition("-seed")[2] for change in found.regressions if change.estimator} == {"0]"}
+    assert not {change.id for change in found.regressions} & set(found.set_aside)
 
 
 def test_a_recorded_run_is_compared_with_the_same_run_and_behaviour():
@@ -238,7 +265,16 @@ def test_compare_as_json(compare):
     code, out, _ = compare(worse(), "--json")
     found = json.loads(out)
     assert (code, found["compared"], len(found["regressions"])) == (1, 22, 5)
-    assert set(found) == {"baseline", "compared", "regressions", "improvements", "not_run", "not_in_baseline"}
+    assert set(found) == {
+        "baseline",
+        "compared",
+        "regressions",
+        "improvements",
+        "not_run",
+        "not_in_baseline",
+        "set_aside",
+        "seeds",
+    }
 
 
 def test_compare_notices_an_estimator_that_is_gone(compare):
@@ -257,6 +293,51 @@ def test_compare_exits_with_2_where_nothing_can_be_compared(compare, change):
     assert (code, out) == (2, "")
     assert err.startswith("error: old.json and new.json cannot be compared: ")
     assert err.count("\n") == 1
+
+
+def test_compare_takes_what_is_about_the_same_seeds(compare):
+    fewer = replace(CARD, rows=[r for r in CARD.rows if r.seed in (None, 0)], seeds=[CARD.seeds[1]])
+    code, out, _ = compare(fewer)
+    assert code == 0
+    assert out.startswith("against old.json: 0 regressions, 0 improvements in 13 rows\n")
+    assert "  set aside: 9 rows of the baseline cannot be compared (seeds 0-1 there, 0 here): " in out
+    assert out.rstrip().endswith(" and 6 more")
+    code, out, err = compare(fewer, "--whole")
+    assert (code, out) == (2, "")
+    assert "cannot be compared as a whole: new.json lacks seed 1; make one of them again" in err
+    other = replace(CARD, seeds=[replace(CARD.seeds[0], seed=7)], rows=[r for r in CARD.rows if "stability" in r.id])
+    code, out, err = compare(other)
+    assert (code, out) == (2, "")
+    assert "have only rows over other seeds in common: seeds 0-1 there, 7 here; make one" in err
+
+
+def test_a_report_that_was_itself_held_to_a_baseline_is_read_like_any_other(compare):
+    """The golden card has a comparison; a card without one has no such key, and both are compared."""
+    assert "baseline" in json.loads(TEXT)
+    alone = json_report.render(replace(CARD, comparison=None))
+    assert "baseline" not in json.loads(alone)
+    assert snapshot.parse(alone, "old.json") == OLD
+    assert compare(replace(CARD, comparison=None))[0] == 0
+
+
+def test_json_and_csv_say_what_became_of_the_baseline(tmp_path):
+    import csv
+    import io
+
+    from pytest_behaviortrace.reports import csv as csv_report
+
+    found = json.loads(TEXT)["baseline"]
+    assert found.pop("path") == CARD.comparison.shown
+    told = baseline.to_dict(CARD.comparison)
+    assert told.pop("baseline") == CARD.comparison.shown
+    assert found == json.loads(json.dumps(told))
+    lines = {line["id"]: line["baseline"] for line in csv.DictReader(io.StringIO(csv_report.render(CARD)))}
+    worse, better = found["regressions"][0], found["improvements"][0]
+    assert {id: text for id, text in lines.items() if text} == {
+        worse["id"]: f"regression: {worse['what']}", better["id"]: f"improvement: {better['what']}",
+    }  # fmt: skip
+    alone = csv_report.render(replace(CARD, comparison=None))
+    assert {line["baseline"] for line in csv.DictReader(io.StringIO(alone))} == {""}
 
 
 def test_compare_without_a_row_in_common_exits_with_2(compare):

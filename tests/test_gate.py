@@ -168,7 +168,9 @@ def test_a_known_failure_is_shown_as_it_is_and_fails_nothing(repo, workers):
     assert skipped.get("message", "").startswith("fail: contradicted")
     assert {p.get("name"): p.get("value") for p in case.iter("property")}["bt_verdict"] == "fail"
     assert held(repo, "--bt-fail-on=regression", "-x", *workers).ret == 0
-    assert (repo.path / "old.json").read_bytes() == (repo.path / "new.json").read_bytes()
+    old, new = (json.loads((repo.path / name).read_text(encoding="utf-8")) for name in ("old.json", "new.json"))
+    assert new.pop("baseline")["compared"] == 20
+    assert old == new
 
 
 def test_errors_fail_even_so(repo):
@@ -230,9 +232,45 @@ def test_other_conditions_are_refused(repo, change, words):
     assert words in refused(repo, "--bt-baseline=old.json")
 
 
-def test_other_seeds_and_versions_are_refused(repo):
+@WORKERS
+@pytest.mark.parametrize("on", ["fail", "regression"])
+def test_of_other_seeds_what_is_about_the_same_seed_is_held(repo, workers, on):
     baseline(repo)
-    assert "seeds 0,1,2 there, 0,1 here" in refused(repo, "--bt-baseline=old.json", "--bt-seeds=2")
+    fewer = ("--bt-seeds=2", f"--bt-fail-on={on}", "--bt-report=new.json", *workers)
+    assert held(repo, *fewer).ret == 0
+    becomes(repo, MANY.replace('"decoy-auc"', '"window-precision"').replace("else broken", "else bad"))
+    result = held(repo, *fewer)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            "against old.json: 2 regressions, 0 improvements in 12 rows",
+            "  set aside: 8 rows of the baseline cannot be compared (seeds 0-2 there, 0-1 here): * and 5 more",
+        ]
+    )
+    told = json.loads((repo.path / "new.json").read_text(encoding="utf-8"))["baseline"]
+    assert [entry["id"] for entry in told["regressions"]] == [magnitude("good", 0), magnitude("good", 1)]
+    assert {id for id in told["set_aside"] if "seed2" not in id} == {
+        f"{STABILITY}[good-decoy-auc]", f"{STABILITY}[good-window-precision]",
+    }  # fmt: skip
+    # The two rows over seeds fail for themselves; they are nobody's regression.
+    result.assert_outcomes(**({"failed": 4} if on == "fail" else {"failed": 2}), passed=10)
+
+
+def test_one_row_again_against_a_whole_baseline_is_short(repo):
+    baseline(repo)
+    result = held(repo, magnitude("good", 1), "--bt-seeds=2")
+    assert result.ret == 0
+    (line,) = [line for line in result.outlines if line.startswith("  not run: ")]
+    assert line.startswith("  not run: 11 rows of the baseline: ")
+    assert line.endswith(" and 8 more")
+    assert line.count("::") == 0
+    assert len(line) < 200
+
+
+def test_rows_of_other_seeds_alone_are_refused_and_versions_too(repo):
+    baseline(repo)
+    line = refused(repo, "--bt-baseline=old.json", "--bt-seeds=2", "checks/test_seed_stability.py")
+    assert "cannot be compared with this session: seeds 0-2 there, 0-1 here; make the baseline again: " in line
     edit(repo, lambda report: report["versions"].update({"torch": "1.0", "pytest-behaviortrace": "1.0"}))
     line = refused(repo, "--bt-baseline=old.json")
     assert "session: torch 1.0 there, " in line

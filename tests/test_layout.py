@@ -119,7 +119,8 @@ def test_statistics_knows_no_run(name: str) -> None:
 def test_reports_point_at_the_scorecard(name: str) -> None:
     ours = {m for m in imports(MODULES[name]) if m.startswith("pytest_behaviortrace.")}
     below = {
-        f"pytest_behaviortrace.{name}" for name in ("scorecard", "exhibit", "ranked", "verdict", "summary", "baseline")
+        f"pytest_behaviortrace.{name}"
+        for name in ("scorecard", "exhibit", "ranked", "verdict", "summary", "baseline", "wording")
     }
     assert {m for m in ours if not m.startswith("pytest_behaviortrace.reports")} <= below
 
@@ -127,9 +128,12 @@ def test_reports_point_at_the_scorecard(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "below"),
     [
+        ("wording", set()),
+        ("bounds", set()),
+        ("output", set()),
         ("snapshot", {"scorecard"}),
         ("summary", {"scorecard"}),
-        ("baseline", {"scorecard", "snapshot"}),
+        ("baseline", {"scorecard", "snapshot", "wording"}),
         ("compare_command", {"snapshot", "baseline", "reports"}),
     ],
 )
@@ -158,7 +162,8 @@ PICTURES = tuple(f"reports.{name}" for name in ("html", "figures", "intervals", 
 
 def test_the_scorecard_knows_its_notebook_table_alone_and_only_on_demand() -> None:
     ours = {m for m in imports(MODULES["scorecard"]) if m.startswith("pytest_behaviortrace.")}
-    assert ours <= {"pytest_behaviortrace.exhibit", "pytest_behaviortrace.reports.notebook"}
+    below = ("exhibit", "wording", "reports.notebook")
+    assert ours <= {f"pytest_behaviortrace.{module}" for module in below}
     at_the_top = {n.module for n in MODULES["scorecard"].body if isinstance(n, ast.ImportFrom)}
     assert "pytest_behaviortrace.reports.notebook" not in at_the_top
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from surface import QUIET, Repo, modules_after
 
+from pytest_behaviortrace import bounds, checklist, grade, options
 from pytest_behaviortrace.registry import Registry
 from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.settings import Settings, resolve, unwritable
@@ -89,6 +90,12 @@ BAD = [
     ("--bt-seeds=0", "--bt-seeds: '0' is not a number of at least 1; give how many, such as 3"),
     ("--bt-seeds=-1", "--bt-seeds: '-1' is not a number of at least 1"),
     ("--bt-draws=two", "--bt-draws: 'two' is not a number of at least 1"),
+    ("--bt-seeds=100000000", "--bt-seeds: '100000000' is more than 3,000; give fewer"),
+    ("--bt-seeds=3001", "--bt-seeds: '3001' is more than 3,000; give fewer"),
+    ("--bt-draws=1001", "--bt-draws: '1001' is more than 1,000; give fewer"),
+    (f"--bt-draws={'9' * 5000}", "99 is more than 1,000; give fewer"),
+    ("--bt-seeds=\u0663", "--bt-seeds: '\u0663' is not a number of at least 1"),
+    ("--bt-estimator-timeout=1e300", "--bt-estimator-timeout: '1e300' is more than 1,000,000 seconds; leave it out"),
     ("--bt-estimator=nobody", "unknown estimator 'nobody'. Registered: advantage, dot, fluency, gas"),
     ("--bt-estimator=token_gas", "unknown estimator 'token_gas'; did you mean 'token-gas'?"),
     ("--bt-recipe=huge", "--bt-recipe: unknown recipe 'huge'; recipes: qwen2.5-1.5b, tiny"),
@@ -106,7 +113,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("flag", "message"), BAD, ids=[flag for flag, _ in BAD])
+@pytest.mark.parametrize(("flag", "message"), BAD, ids=[flag[:40] for flag, _ in BAD])
 def test_a_bad_value_is_one_sentence(settle, pytester, flag, message):
     pytester.mkdir("folder.json")
     (pytester.path / "file").touch()
@@ -114,6 +121,52 @@ def test_a_bad_value_is_one_sentence(settle, pytester, flag, message):
         settle(flag)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_largest_numbers_are_those_that_are_documented(settle):
+    most = settle("--bt-seeds=3000", "--bt-draws=1000", "--bt-estimator-timeout=1000000")
+    assert (len(most.seeds), most.draws) == (bounds.MOST_SEEDS, bounds.MOST_DRAWS)
+    assert most.estimator_timeout == bounds.MOST_SECONDS
+    said = {flag: text for flag, _, _, text in options.FLAGS}
+    assert f"at most {bounds.MOST_SEEDS:,}" in said["--bt-seeds"]
+    assert f"at most {bounds.MOST_DRAWS:,}" in said["--bt-draws"]
+
+
+def test_rows_are_counted_without_being_made():
+    checks = checklist.declared()
+    for names, seeds, draws in ((1, 3, 2), (2, 1, 1), (40, 2, 3)):
+        planned = checklist.planned(checks, [f"e{number}" for number in range(names)], range(seeds), draws)
+        assert checklist.count(checks, names, seeds, draws) == len(planned)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "draws", "rows", "said"),
+    [
+        (1_000, 9, 250_000, None),
+        (1_000, 10, 0, "1,000 seeds with 10 draws each are 11,000 runs and draws, more than 10,000"),
+        (3_001, 1, 0, "more than 3,000 seeds"),
+        (1, 1_001, 0, "more than 1,000 draws"),
+        (3, 2, 250_001, "250,001 rows, more than 250,000 in one session"),
+    ],
+)
+def test_what_is_too_much_together(seeds, draws, rows, said):
+    assert bounds.too_much(seeds, draws, rows) == said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"seeds": 10**8}, "seeds, draws, estimators: more than 3,000 seeds; ask for fewer"),
+        ({"draws": 10**8}, "more than 1,000 draws"),
+        (
+            {"estimator": {f"e{n}": "gas" for n in range(100)}, "seeds": 999, "draws": 9},
+            "rows, more than 250,000 in one session",
+        ),
+    ],
+)
+def test_python_is_told_the_same(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        grade(**{"estimator": "gas"} | arguments)
 
 
 def test_a_bad_ini_value_names_the_file(settle, pytester):
@@ -142,7 +195,14 @@ def repo(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Repo:
 
 @pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["serial", "xdist"])
 @pytest.mark.parametrize(
-    "flags", [("--bt-estimator=nobody",), ("--bt-estimator=good", "--bt-seeds=0")], ids=["estimator", "seeds"]
+    "flags",
+    [
+        ("--bt-estimator=nobody",),
+        ("--bt-estimator=good", "--bt-seeds=0"),
+        ("--bt-estimator=good", "--bt-seeds=100000000"),
+        ("--bt-estimator=good", "--bt-seeds=3000", "--bt-draws=1000"),
+    ],
+    ids=["estimator", "seeds", "many seeds", "many runs"],
 )
 def test_usage_errors_exit_4_before_training(repo, workers, flags):
     result = repo.run(*flags, *workers)
@@ -200,6 +260,28 @@ def test_the_list_imports_what_it_is_asked_to(repo):
     assert result.ret == 0
     result.stdout.fnmatch_lines(["  bad  *; needs: unknown: RuntimeError: imported (doubles.py, line 1)"])
     result.stdout.fnmatch_lines(["  string-match  *(shipped); needs: text, behavior"])
+
+
+def test_the_list_has_what_was_asked_for_by_its_path(repo):
+    asked = ("--bt-list", "--bt-estimator=doubles:short", "--bt-estimator=gas")
+    plain = repo.run(*asked)
+    assert plain.ret == 0
+    plain.stdout.fnmatch_lines(
+        ["  doubles:short * registered nowhere; needs: known when it is imported (-v)", "checks:"]
+    )
+    repo.pytester.makepyfile(mine="from pytest_behaviortrace import needs\n@needs(text=True)\ndef own(problem): ...\n")
+    told = repo.run("--bt-list", "-v", "--bt-estimator=mine:own", "--bt-estimator=mine:absent")
+    told.stdout.fnmatch_lines(
+        [
+            "  mine:own * registered nowhere; needs: text",
+            "  mine:absent * registered nowhere; needs: unknown: *mine has no 'absent'",
+            "checks:",
+        ]
+    )
+    assert [line.split()[0] for line in told.outlines].count("gas") == 1
+    unknown = repo.run("--bt-list", "--bt-estimator=nobody")
+    assert unknown.ret == pytest.ExitCode.USAGE_ERROR
+    unknown.stderr.fnmatch_lines(["ERROR: unknown estimator 'nobody'*"])
 
 
 def test_the_plain_list_imports_nothing_heavy(pytester):

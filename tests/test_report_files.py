@@ -75,8 +75,75 @@ def test_a_killed_writer_leaves_the_report_that_was_there(tmp_path):
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert path.read_text() == "the old one"
+    (left,) = set(tmp_path.iterdir()) - {path}
+    files.replace(tmp_path / "other.json", "another")
+    assert left.exists()
     files.replace(path, "the new one")
     assert path.read_text() == "the new one"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["card.json", "other.json"]
+
+
+def test_what_a_living_writer_is_at_is_left_to_it(tmp_path):
+    path = tmp_path / "card.json"
+    process = writing(path, "hang")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "written\n"
+    (at_work,) = tmp_path.iterdir()
+    files.replace(path, "ours")
+    assert sorted(tmp_path.iterdir()) == sorted([path, at_work])
+    assert path.read_text() == "ours"
+    process.communicate(timeout=60)  # it may go on
+    assert process.returncode == 0
+    assert path.read_text() == "new" * 100_000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_was_swept_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
+    """The moment between making a file and locking it, in which it looks like one of the dead."""
+    path, swept, lock = tmp_path / "card.json", [], files.fcntl.flock
+
+    def late(handle, how):
+        if not swept:
+            swept.extend(tmp_path.iterdir())
+            swept[0].unlink()
+        lock(handle, how)
+
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    files.replace(path, "text")
+    assert len(swept) == 1
+    assert path.read_text() == "text"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_locks_reports_are_written_and_nothing_is_swept(tmp_path, monkeypatch):
+    def none(handle, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    left = tmp_path / ".card.json.ab12_xyz.part"
+    left.write_text("perhaps somebody's")
+    monkeypatch.setattr(files.fcntl, "flock", none)
+    files.replace(tmp_path / "card.json", "one")
+    monkeypatch.setattr(files, "fcntl", None)  # as on Windows
+    files.replace(tmp_path / "card.json", "two")
+    assert (tmp_path / "card.json").read_text() == "two"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [left.name, "card.json"]
+
+
+def test_only_files_of_ones_own_pattern_are_swept(tmp_path):
+    own = [".card.json.ab12_xyz.part", ".card.json.aaaaaaaa.part"]
+    others = [
+        ".card.json.ab12_xyz", ".card.json.ab12.part", ".card.json.AB12_XYZ.part", ".card_json.ab12_xyz.part",
+        "card.json.ab12_xyz.part", ".card.json.bak", ".x.card.json.ab12_xyz.part", ".card.json.ab12_xyz.part.old",
+    ]  # fmt: skip
+    for name in (*own, *others):
+        (tmp_path / name).write_text("someone's")
+    (tmp_path / "kept").write_text("someone's")
+    (tmp_path / ".card.json.linklink.part").symlink_to(tmp_path / "kept")
+    (tmp_path / ".card.json.folderxx.part").mkdir()
+    os.mkfifo(tmp_path / ".card.json.pipepipe.part")
+    before = {path.name for path in tmp_path.iterdir()}
+    files.replace(tmp_path / "card.json", "text")
+    assert {path.name for path in tmp_path.iterdir()} == before - set(own) | {"card.json"}
 
 
 def test_a_renderer_that_breaks_leaves_the_report_that_was_there(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from pytest_behaviortrace import checklist, statistics
 from pytest_behaviortrace.reports import json as json_report
 from pytest_behaviortrace.reports import terminal
 from pytest_behaviortrace.scorecard import CORE, Cost, Row, RunFacts, Scorecard, SeedFacts, row_of, worst
+from pytest_behaviortrace.summary import summary
 
 SPECS = [spec for check in checklist.declared() for spec in check.rows(["mine"], range(3), 2)]
 NUMBERS = {
@@ -230,7 +231,55 @@ def test_lines_fit_but_for_commands(width):
     long = {"reason": "a reason of many words " * 20, "control": "-update-magnitude", "control_estimate": -0.123}
     wordy = replace(found, rows=[replace(row, **long) for row in found.rows])
     for line in lines(wordy, width=width):
-        assert "rerun:" in line or len(line) <= 120
+        assert "rerun:" in line or line.startswith("mine: checklist ") or len(line) <= 120
+
+
+def several(count: int) -> Scorecard:
+    """Estimators with one row each; every third one failed."""
+    rows = []
+    for number in range(count):
+        name = f"e{number:04}"
+        id = f"checks/test_lookalikes.py::test_lookalikes[{name}-seed0]"
+        rows.append(Row(id, name, "test_lookalikes", 0, None, "pass" if number % 3 else "fail", **NUMBERS))
+    return replace(card(), rows=rows, expected={row.estimator: frozenset([row.id, "other"]) for row in rows}, costs={})
+
+
+def test_the_last_lines_are_those_for_badges():
+    one = card(on("test_coverage", "fail"))
+    assert lines(one)[-2:] == ["", f"mine: {summary(one, 'mine')}"]
+    few = several(terminal.BADGES)
+    assert lines(few)[-terminal.BADGES :] == [f"{name}: {summary(few, name)}" for name in few.estimators]
+
+
+def test_of_many_estimators_one_line_counts_how_they_ended():
+    found = lines(several(1_000))
+    assert found[-1] == ("1000 estimators, by checklist: 666 partial, 334 failed; suite 2026.12, recipe tiny@abababab")
+    assert not [line for line in found if ": checklist" in line]
+
+
+def test_reasons_move_no_cursor_and_open_no_colour():
+    found = card()
+    rows = [replace(row, reason="a\x1b[31mb\u202ec\nd") for row in found.rows]
+    text = lines(replace(found, rows=rows))
+    assert "      a [31mb c d" in text
+    assert all(line.isprintable() for line in text)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        Scorecard.of, Scorecard.by_check, Scorecard.missing, Scorecard.checklist_verdict, summary,
+    ],
+    ids=["of", "by_check", "missing", "checklist_verdict", "summary"],
+)  # fmt: skip
+def test_an_estimator_that_nobody_graded_is_a_sentence(ask):
+    with pytest.raises(LookupError) as caught:
+        ask(card(), "nope")
+    assert str(caught.value) == "the scorecard has no estimator 'nope'; it has mine"
+    with pytest.raises(LookupError, match="it has e0000, e0001, e0002, e0003, e0004 and 995 more"):
+        ask(several(1_000), "nope")
+    with pytest.raises(LookupError, match="it has none"):
+        ask(replace(card(), rows=(), expected={}), "nope")
 
 
 def test_what_luck_can_do_counts_applicable_rows():

@@ -21,6 +21,8 @@ BROKEN_OFF = 130
 """Exit code of a study that was interrupted, or lost a worker."""
 FEWER = 300
 """Most repetitions of the two smaller studies, which run in one process."""
+MOST_WORKERS = 256
+"""All of them are started at once."""
 FOLLOWED, COMPARED = 30, 100
 """One repetition in so many gives inconclusive rows more data, and compares verdicts under all resamples."""
 RECORDED_SEEDS, RECORDED_DRAWS = 3, 2
@@ -37,7 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser, count: Any) -> None:
     parser.add_argument("--resamples", type=count, default=200, metavar="N", help="per interval (default: %(default)s)")
     parser.add_argument("--between-seeds", type=_spread, default=0.0, metavar="SD", help="spread of the true signal")
     parser.add_argument("--between-draws", type=_spread, default=0.0, metavar="SD", help="the same between draws")
-    parser.add_argument("--workers", type=count, default=None, metavar="N", help="processes (default: one per core)")
+
+    def some(text: str) -> int:
+        if (number := int(count(text))) > MOST_WORKERS:
+            raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_WORKERS}")
+        return number
+
+    parser.add_argument("--workers", type=some, default=None, metavar="N", help="processes (default: one per core)")
     parser.add_argument("--intervals", action="store_true", help="compare kinds of interval instead")
     parser.add_argument("--sizes", action="store_true", help="compare numbers of seeds and draws instead")
     parser.add_argument("--out", type=Path, metavar="PATH.json", help="write every count")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_behaviortrace.baseline import Comparison
+from pytest_behaviortrace.wording import few
 
-NAMED = 20
-"""Rows that did not run are named up to this number."""
+NAMED = 3
+"""Rows that did not run are named up to this number; the JSON report has them all."""
 
 
 def render(found: Comparison) -> Iterator[tuple[str, str | None]]:
@@ -19,11 +20,13 @@ def render(found: Comparison) -> Iterator[tuple[str, str | None]]:
         yield f"  improvement: {change.describe()}", "green"
     for name in found.unknown:
         yield f"  not in the baseline: {name}; nothing of it can get worse until the baseline is made again", "yellow"
-    if found.not_run:
-        named = ", ".join(id.partition("::")[2] or id for id in found.not_run[:NAMED])
-        more = f" and {len(found.not_run) - NAMED} more" if len(found.not_run) > NAMED else ""
-        rows = f"{len(found.not_run)} row{'s' * (len(found.not_run) != 1)}"
-        yield f"  not run: {rows} of the baseline: {named}{more}", "yellow"
+    for what, ids, why in (
+        ("not run", found.not_run, ""),
+        ("set aside", found.set_aside, f" cannot be compared ({found.seeds})"),
+    ):
+        if ids:
+            named = few([id.partition("::")[2] or id for id in ids], NAMED)
+            yield f"  {what}: {len(ids)} row{'s' * (len(ids) != 1)} of the baseline{why}: {named}", "yellow"
 
 
 def headline(found: Comparison) -> str:

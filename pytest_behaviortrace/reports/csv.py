@@ -9,11 +9,15 @@ from dataclasses import fields
 from typing import Any
 
 from pytest_behaviortrace.scorecard import Row, Scorecard
+from pytest_behaviortrace.wording import printable
 
 ABOUT = ("suite", "recipe", "recipe_hash", "plant", "run", "run_sha256", "behavior")
-"""The same in every line. The last three are empty for a planted run, the three before for a recorded one."""
+"""The same in all lines of a report. The last three are empty for a planted run, those before for a recorded one."""
 
-COLUMNS = (*(field.name for field in fields(Row)), *ABOUT)
+AGAINST = "baseline"
+"""What became of the row since the baseline: `regression: passed before, ...`, `improvement: ...`; empty: neither."""
+
+COLUMNS = (*(field.name for field in fields(Row)), *ABOUT, AGAINST)
 
 FORMULA = re.compile(r" *[=+\-@]")
 NAME = re.compile(r"-[A-Za-z][\w-]*")
@@ -35,13 +39,18 @@ def render(scorecard: Scorecard) -> str:
         about = (None, None, None, run.path, run.manifest_sha256, run.behavior)
     for row in scorecard.rows:
         own = [getattr(row, field.name) for field in fields(Row)]
-        writer.writerow([_cell(value) for value in (*own, scorecard.suite, *about)])
+        writer.writerow([_cell(value) for value in (*own, scorecard.suite, *about, _against(scorecard, row))])
     return stream.getvalue()
+
+
+def _against(scorecard: Scorecard, row: Row) -> str | None:
+    found = scorecard.comparison.change(row.id) if scorecard.comparison is not None else None
+    return None if found is None else f"{found[0]}: {found[1].sentence}"
 
 
 def _cell(value: Any) -> Any:
     """A value as it is written: text in one line and harmless, numbers as they are, None as nothing."""
     if not isinstance(value, str):
         return value
-    text = value if value.isprintable() else "".join(letter if letter.isprintable() else " " for letter in value)
+    text = printable(value)
     return f"'{text}" if FORMULA.match(text) and not NAME.fullmatch(text) else text

@@ -1,6 +1,7 @@
 """Scorecard -> JSON, schema 2: the same bytes for the same cache, however the rows were spread over processes.
 
-Schema 2 added `plant`, `draws`, `checklist` and `summary`; everything else is as in schema 1.
+Schema 2 added `plant`, `draws`, `checklist` and `summary`; everything else is as in schema 1. `baseline` is there only
+where the session was held to one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 from dataclasses import asdict, fields
 from typing import Any
 
+from pytest_behaviortrace import baseline
 from pytest_behaviortrace.scorecard import SCHEMA, Row, Scorecard
 from pytest_behaviortrace.summary import summary
 
@@ -24,7 +26,7 @@ def to_dict(scorecard: Scorecard) -> dict[str, Any]:
     about: dict[str, Any] = {"recipe": {"name": scorecard.recipe, "hash": scorecard.recipe_hash}}
     if run is not None:
         about = {"recipe": None, "run": {**asdict(run), "versions": dict(sorted(run.versions.items()))}}
-    return {
+    report: dict[str, Any] = {
         "schema": SCHEMA,
         "suite": scorecard.suite,
         **about,
@@ -34,8 +36,11 @@ def to_dict(scorecard: Scorecard) -> dict[str, Any]:
         "seeds": [asdict(facts) for facts in sorted(scorecard.seeds, key=lambda facts: facts.seed)],
         "checklist": {name: scorecard.checklist_verdict(name) for name in scorecard.estimators},
         "summary": {name: summary(scorecard, name) for name in scorecard.estimators},
-        "rows": [{name: getattr(row, name) for name in _ROW_FIELDS} for row in scorecard.rows],
     }
+    if scorecard.comparison is not None:
+        compared = baseline.to_dict(scorecard.comparison)
+        report["baseline"] = {"path": compared.pop("baseline"), **compared}
+    return report | {"rows": [{name: getattr(row, name) for name in _ROW_FIELDS} for row in scorecard.rows]}
 
 
 def render(scorecard: Scorecard) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pytest_behaviortrace.reports import comparison, terminal
 from pytest_behaviortrace.scorecard import Row, Scorecard, worst
 from pytest_behaviortrace.summary import graded_on, summary
+from pytest_behaviortrace.wording import printable
 
 LIMIT = 65_536
 """Bytes of the longest text: GitHub takes as many characters in a comment, and more in a summary."""
@@ -124,7 +125,7 @@ def _details(scorecard: Scorecard) -> Iterator[str]:
         }
         if not open_checks:
             continue
-        title = f"<code>{html.escape(_one_line(name))}</code>" if name is not None else "the run itself"
+        title = f"<code>{html.escape(printable(name))}</code>" if name is not None else "the run itself"
         count = f"{len(open_checks)} check{'s' * (len(open_checks) != 1)}"
         lines = ["<details>", f"<summary>{title}: {count} not passed</summary>", ""]
         for check, rows in open_checks.items():
@@ -141,14 +142,14 @@ def _why(scorecard: Scorecard, row: Row) -> list[str]:
         text.append(f"expected: {row.expected_failure}")
     anyone = next(iter(scorecard.estimators), "")
     text.append(f"rerun: {terminal.command(row, row.estimator or anyone, scorecard.options)}")
-    text = [_one_line(line if len(line) <= LINE or line is text[-1] else f"{line[:LINE]} ...") for line in text]
+    text = [printable(line if len(line) <= LINE or line is text[-1] else f"{line[:LINE]} ...") for line in text]
     fence = "`" * max(3, 1 + _longest_run("\n".join(text)))
     return [f"{fence}text", *text, fence]
 
 
 def code(text: str) -> str:
     """The text as code between backticks, more of them than it holds itself."""
-    text = _one_line(text)
+    text = printable(text)
     ticks = "`" * (1 + _longest_run(text))
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{ticks}{pad}{text}{pad}{ticks}"
@@ -161,7 +162,3 @@ def in_table(text: str) -> str:
 
 def _longest_run(text: str) -> int:
     return max((len(run) for run in re.findall("`+", text)), default=0)
-
-
-def _one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_behaviortrace.scorecard import CHANCE_FREE, SEVERITY, Row, Scorecard, worst
+from pytest_behaviortrace.summary import graded_on, summary
+from pytest_behaviortrace.wording import printable
+
+BADGES = 20
+"""Estimators up to this number get a line of summary each."""
 
 LINE = 120
-"""Widest line, but for the commands: those are for copying."""
+"""Widest line, but for commands and lines of summary: those are for copying."""
 
 CHANCE_PASS = 0.025
 """A worthless score clears one 95 % interval by luck this often (one-sided)."""
@@ -79,6 +85,20 @@ def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bo
         if remark:
             yield Line("")
             yield from (Line(line) for line in _wrapped(remark, width))
+    yield from _badges(scorecard)
+
+
+def _badges(scorecard: Scorecard) -> Iterator[Line]:
+    """The line for a badge of each estimator, those of other reports; of many: how many ended how."""
+    verdicts = {name: scorecard.checklist_verdict(name) for name in scorecard.estimators if scorecard.of(name)}
+    if verdicts:
+        yield Line("")
+    if len(verdicts) <= BADGES:
+        for name, verdict in verdicts.items():
+            yield Line(printable(f"{name}: {summary(scorecard, name)}"), COLOURS[verdict])
+        return
+    counted = ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts.values()).most_common())
+    yield Line(f"{len(verdicts)} estimators, by checklist: {counted}; {graded_on(scorecard)}")
 
 
 def _title(scorecard: Scorecard, estimator: str | None) -> Line:
@@ -166,9 +186,9 @@ def luck(scorecard: Scorecard) -> str:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """The text in lines; paths and names are never broken."""
+    """The text in lines, without anything that moves a terminal's cursor; paths and names are never broken."""
     return textwrap.wrap(
-        text,
+        printable(text),
         width,
         initial_indent=indent,
         subsequent_indent=indent and indent + "  ",

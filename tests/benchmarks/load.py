@@ -1,6 +1,7 @@
 """Measures sessions under load and prints a Markdown table. Not a test; run it on two otherwise idle cores:
 
-    python tests/benchmarks/load.py many --cache-dir DIR [--estimators 1000] [--check reward_control ...] [-n 2]
+    python tests/benchmarks/load.py many --cache-dir DIR [--estimators 1000] [--check reward_control ...]
+                                         [--skip stress] [--seeds 1] [--draws 1] [-n 2]
     python tests/benchmarks/load.py cold [--cache-dir EMPTY] [-n 4]
 
 `many` grades estimators that an ini file names, on a warm cache: what collecting, grading and every report cost.
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +32,7 @@ TWELVE = (
 )  # fmt: skip
 FORMATS = ("json", "md", "csv", "html")
 LOOK_EVERY = 0.5
+CHECKS = Path(__file__).parents[2] / "checks"
 
 MANY = """
 from pytest_behaviortrace.estimator import needs
@@ -140,11 +142,22 @@ def repository(folder: Path, count: int) -> None:
     (folder / "test_own.py").write_text("def test_own(): pass\n", encoding="utf-8")
 
 
+def checks(skipped: Sequence[str]) -> list[str]:
+    """Names of the shipped checks that are graded, where some are left out; none: all of them are."""
+    if not skipped:
+        return []
+    every = [path.stem.removeprefix("test_") for path in sorted(CHECKS.glob("test_*.py"))]
+    if unknown := set(skipped).difference(every):
+        raise SystemExit(f"unknown check {min(unknown)!r}; checks: {', '.join(every)}")
+    return [name for name in every if name not in skipped]
+
+
 def many(options: argparse.Namespace, folder: Path) -> None:
     """Estimators by ini, warm."""
     repository(folder, options.estimators)
     cache = [f"--bt-cache-dir={options.cache_dir.absolute()}", "-q"]
-    cache += [f"checks/test_{check}.py" for check in options.check]
+    cache += [f"checks/test_{check}.py" for check in options.check or checks(options.skip)]
+    cache += [f"--bt-seeds={options.seeds}", f"--bt-draws={options.draws}"]
     workers = [f"-n{options.workers}"] if options.workers else []
     print(HEAD)
     print(session(folder, *cache, "--collect-only").line(f"{options.estimators} collected"), flush=True)
@@ -152,6 +165,7 @@ def many(options: argparse.Namespace, folder: Path) -> None:
     reports = [f"--bt-report=report.{suffix}" for suffix in formats]
     graded = session(folder, *cache, *workers, *reports)
     print(graded.line(" ".join([f"{options.estimators} graded", *workers, *options.check])))
+    print(f"\nprocessor time per estimator: {graded.cpu / options.estimators:.2f} s")
     Path("load-output.txt").write_text(graded.output, encoding="utf-8")
     print("\n| report | bytes |\n|---|---|")
     for suffix in formats:
@@ -181,6 +195,9 @@ def main() -> None:
     parser.add_argument("--cache-dir", type=Path)
     parser.add_argument("--estimators", type=int, default=1000)
     parser.add_argument("--check", action="append", default=[], help="only this check (repeatable)")
+    parser.add_argument("--skip", action="append", default=[], help="every check but this (repeatable)")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--draws", type=int, default=2)
     parser.add_argument("--report", action="append", choices=FORMATS, help="only this report (repeatable)")
     parser.add_argument("-n", dest="workers", type=int, default=0)
     options = parser.parse_args()
