@@ -5,14 +5,13 @@ Bad arguments raise `ValueError` or `TypeError` with one sentence, before anythi
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_behaviortrace import checklist
+from pytest_behaviortrace import checklist, time_limit
 from pytest_behaviortrace.options import DRAWS, RECIPE, SEEDS
 from pytest_behaviortrace.registry import Registered, Registry, RegistryError, made
 
@@ -53,9 +52,7 @@ class Asked:
                 raise TypeError(f"{name}={value!r} is not a whole number; give how many, such as 3")
             if value < 1:
                 raise ValueError(f"{name}={value!r} is not a number of at least 1; give how many, such as 3")
-        seconds = self.timeout
-        if seconds is not None and not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0):
-            raise ValueError(f"timeout={seconds!r} is not a number of seconds above 0; give one, such as 60")
+        object.__setattr__(self, "timeout", time_limit.seconds(self.timeout, "timeout"))
         if isinstance(self.checks, str):
             raise TypeError(f"checks={self.checks!r} is one text; give a list, such as [{self.checks!r}]")
         if self.checks is not None:
