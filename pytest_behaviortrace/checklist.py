@@ -119,6 +119,11 @@ def declared() -> tuple[Check, ...]:
     return tuple(parse(path) for path in sorted(checks_dir().glob("test_*.py")))
 
 
+def on_trial() -> dict[str, bool]:
+    """Every shipped check by name, and whether it puts an estimator on trial."""
+    return {check.name: "bt_estimator" in check.arguments for check in declared()}
+
+
 def planned(
     checks: Sequence[Check], estimators: Sequence[str], seeds: Sequence[int], draws: int, *, recorded: bool = False
 ) -> dict[str, RowSpec]:
