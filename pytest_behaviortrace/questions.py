@@ -11,13 +11,13 @@ from typing import Any
 
 VARIATIONS: Mapping[str, str] = {
     "unit norm": "every gradient divided by its own norm",
-    "shaken": "every gradient times a random factor",
-    "constructed": "the target taken in a constructed context",
-    "minimal_pair": "the target taken from a minimal pair",
+    "shaken": "every gradient times a random factor; decides nothing",
+    "constructed": "target from a constructed context; decides nothing",
+    "minimal_pair": "target from a minimal pair; decides nothing",
 }
 """First entry of a key, where a check asks about changed gradients or another target."""
 
-ABOUT = {"controls": "the control words of the same completions"}
+ABOUT = {"controls": "asked about the control words of the same completions in its place"}
 """What siblings of a recorded run are asked about in place of the behaviour."""
 
 
@@ -46,27 +46,23 @@ def question(key: Sequence[Any], kind: str, items: int, graded: str, recorded: b
     numbers = [int(part) for part in rest[1:] if not isinstance(part, str)]
     seed = numbers[0] if numbers and not recorded else None
     draw = numbers[1] if base in ("siblings", "spans") and len(numbers) > 1 else None
-    asked = [_sentence(base, kind, items, graded, None if recorded else next(iter(names), None), recorded)]
-    asked += [f"asked about {ABOUT[name]} instead" for name in names if name in ABOUT]
-    if base == "block":
-        asked[0] = f"which of {items} fresh siblings would teach {graded!r}, as far as block {names[0]!r} can tell?"
-    if varied is not None:
-        asked.append(varied)
-    return Question(kind, items, seed, draw, "; ".join(asked))
+    name = next(iter(names), None) if base == "block" or not recorded else None
+    remarks = [ABOUT[name] for name in names if name in ABOUT] + ([varied] if varied is not None else [])
+    remark = f" ({'; '.join(remarks)})" if remarks else ""
+    return Question(kind, items, seed, draw, f"{_sentence(base, kind, items, graded, name)}{remark}?")
 
 
-def _sentence(base: str, kind: str, items: int, graded: str, plant: str | None, recorded: bool) -> str:
+def _sentence(base: str, kind: str, items: int, graded: str, name: str | None) -> str:
+    """`name`: the block, or the plant of a planted run, in the key."""
     sought = repr(graded)
     if base == "rollouts":
-        if plant is not None and plant != graded:
-            return f"which of {items} training rollouts taught {plant!r}, the other behaviour of the run?"
-        return f"which of {items} training rollouts taught {sought}?"
+        if name is not None and name != graded:
+            return f"which of {items} training rollouts taught {name!r}, the other behaviour of the run"
+        return f"which of {items} training rollouts taught {sought}"
     if base == "null":
-        return f"which of {items} rollouts of the run without bonus would be held responsible for {sought}?"
+        return f"which of {items} rollouts of the run without bonus would be held responsible for {sought}"
     if base == "canaries":
-        return f"which of {items} gradients, training rollouts and synthetic ones, would teach {sought}?"
-    if base == "siblings":
-        return f"which of {items} fresh siblings would teach {sought}?"
-    if base == "spans":
-        return f"which of {items} token spans of fresh siblings would teach {sought}?"
-    return f"which of {items} {kind} would teach {sought}?"
+        return f"which of {items} gradients, training rollouts and synthetic ones, would teach {sought}"
+    what = {"siblings": "fresh siblings", "block": "fresh siblings", "spans": "token spans of fresh siblings"}
+    asked = f"which of {items} {what.get(base, kind)} would teach {sought}"
+    return f"{asked}, as far as block {name!r} can tell" if base == "block" else asked

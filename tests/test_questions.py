@@ -17,11 +17,11 @@ from pytest_behaviortrace.questions import Question, question
         ),
         (
             ("unit norm", "rollouts", 0, "frobnitz"), 0, None,
-            "which of 9 training rollouts taught 'frobnitz'?; every gradient divided by its own norm",
+            "which of 9 training rollouts taught 'frobnitz' (every gradient divided by its own norm)?",
         ),
         (
             ("minimal_pair", "rollouts", 0, "frobnitz"), 0, None,
-            "which of 9 training rollouts taught 'frobnitz'?; the target taken from a minimal pair",
+            "which of 9 training rollouts taught 'frobnitz' (target from a minimal pair; decides nothing)?",
         ),
         (
             ("null", 2), 2, None,
@@ -48,11 +48,15 @@ def test_of_a_planted_run(key: tuple[str | int, ...], seed: int | None, draw: in
 @pytest.mark.parametrize(
     ("key", "draw", "asked"),
     [
+        (
+            ("block", "mlp", 0), None,
+            "which of 9 fresh siblings would teach 'QZ[A-Z]+', as far as block 'mlp' can tell?",
+        ),
         (("rollouts", 0, "asked"), None, "which of 9 training rollouts taught 'QZ[A-Z]+'?"),
         (
             ("siblings", "controls", 0, 1, 0), 1,
-            "which of 9 fresh siblings would teach 'QZ[A-Z]+'?; asked about the control words of the same completions "
-            "instead",
+            "which of 9 fresh siblings would teach 'QZ[A-Z]+' (asked about the control words of the same completions "
+            "in its place)?",
         ),
     ],
 )  # fmt: skip
