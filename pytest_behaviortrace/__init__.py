@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_behaviortrace.api import grade as grade
     from pytest_behaviortrace.dumping import dump as dump
-    from pytest_behaviortrace.dumping import load_problem as load_problem
     from pytest_behaviortrace.estimator import Claims as Claims
     from pytest_behaviortrace.estimator import Estimator as Estimator
     from pytest_behaviortrace.estimator import EstimatorError as EstimatorError
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import UndeclaredAccess as UndeclaredAccess
     from pytest_behaviortrace.estimator import claims as claims
     from pytest_behaviortrace.estimator import needs as needs
+    from pytest_behaviortrace.loading import load_problem as load_problem
     from pytest_behaviortrace.parametrize import parametrize_with_checks as parametrize_with_checks
     from pytest_behaviortrace.problem import AttributionProblem as AttributionProblem
     from pytest_behaviortrace.problem import ModelAccess as ModelAccess
@@ -40,7 +40,7 @@ _HOME = {
     "claims": "estimator",
     "dump": "dumping",
     "grade": "api",
-    "load_problem": "dumping",
+    "load_problem": "loading",
     "needs": "estimator",
     "parametrize_with_checks": "parametrize",
     "record": "run.recording",

@@ -35,6 +35,7 @@ def grade(
     timeout: float | None = None,
     isolate: bool = False,
     exhibits: bool = False,
+    expected_failures: Mapping[str, Any] | str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Scorecard:
     """Grade an estimator, or several, with the shipped checks; what `pytest --bt-estimator` says, without pytest.
@@ -49,6 +50,13 @@ def grade(
     `cache_dir`: where runs are kept (default: $BEHAVIORTRACE_CACHE, or the user cache). `timeout`: seconds a call of
     the estimator may take. `isolate`: call it in processes of its own. `exhibits`: keep what reports with pictures
     show.
+    `expected_failures`: which estimator is expected to fail which check, and why, such as `{"gas": {"lookalikes": "no
+    credit in a cosine"}}`, or the path of a TOML file of that form. Verdicts stay; rows say `expected_failure`, and the
+    scorecard names the failures that did not happen.
+
+    The `Scorecard` holds one `Row` for each claim, seed and draw: `card.rows` (or iterate over it), `card.of(name)`,
+    `card.checklist_verdict(name)`; `print(card)` is the report of a terminal, a notebook shows a table, and
+    `card.save("card.html")` writes the reports of --bt-report.
 
     An estimator that breaks gives rows that say `error`, as under pytest. Raises `ValueError` or `TypeError` for bad
     arguments, `WrongVersions` where a library is out of range, and what training raised (`TrainingFailed`,
@@ -67,6 +75,7 @@ def grade(
         timeout=timeout,
         isolate=isolate,
         exhibits=exhibits,
+        expected_failures=expected_failures,
     )
     grading = asked.opened()
     with as_they_come():

@@ -5,14 +5,14 @@ Bad arguments raise `ValueError` or `TypeError` with one sentence, before anythi
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_behaviortrace import bounds, checklist
+from pytest_behaviortrace import bounds, checklist, time_limit
+from pytest_behaviortrace.expected import ExpectedFailure, ExpectedFailures, ExpectedFailuresError, entries_of, load
 from pytest_behaviortrace.options import DRAWS, RECIPE, SEEDS
 from pytest_behaviortrace.registry import Registered, Registry, RegistryError, made, require_fit
 
@@ -44,6 +44,8 @@ class Asked:
     timeout: float | None = None
     isolate: bool = False
     exhibits: bool = False
+    expected_failures: Mapping[str, Any] | str | os.PathLike[str] | None = None
+    """Estimator -> check -> reason, or a TOML file of that form; None: none is expected."""
 
     def __post_init__(self) -> None:
         """Check what can be checked without reading a recipe or a run."""
@@ -53,9 +55,7 @@ class Asked:
                 raise TypeError(f"{name}={value!r} is not a whole number; give how many, such as 3")
             if value < 1:
                 raise ValueError(f"{name}={value!r} is not a number of at least 1; give how many, such as 3")
-        seconds = self.timeout
-        if seconds is not None and not (isinstance(seconds, int | float) and math.isfinite(seconds) and seconds > 0):
-            raise ValueError(f"timeout={seconds!r} is not a number of seconds above 0; give one, such as 60")
+        object.__setattr__(self, "timeout", time_limit.seconds(self.timeout, "timeout"))
         if isinstance(self.checks, str):
             raise TypeError(f"checks={self.checks!r} is one text; give a list, such as [{self.checks!r}]")
         if self.checks is not None:
@@ -69,11 +69,26 @@ class Asked:
             path = getattr(self, name)
             if path is not None and not isinstance(path, str | os.PathLike):
                 raise TypeError(f"{name}={path!r} is no path")
+        self._require_place_for_runs()
         self._require_one_kind_of_run()
         rows = checklist.count(checklist.declared(), len(self.estimators), self.seeds, self.draws)
         if (excess := bounds.too_much(self.seeds, self.draws, rows)) is not None:
             raise ValueError(f"seeds, draws, estimators: {excess}; ask for fewer")
         self.specs()
+        self.expected()
+
+    def _require_place_for_runs(self) -> None:
+        """Whether it can be written is seen when it is: it may be a folder of runs that are all there."""
+        if not self.cache_dir:  # empty: as on the command line, the default
+            return
+        where = f"cache_dir={os.fspath(self.cache_dir)!r}"
+        try:
+            place = Path(self.cache_dir).expanduser()
+            nearest = next(folder for folder in (place, *place.parents) if folder.exists())
+        except (OSError, RuntimeError) as error:
+            raise ValueError(f"{where} cannot be used ({error}); give a folder") from None
+        if not nearest.is_dir():
+            raise ValueError(f"{where}: {nearest} is no folder; give one")
 
     def _require_one_kind_of_run(self) -> None:
         if self.run is None and self.behavior is not None:
@@ -83,6 +98,7 @@ class Asked:
         if self.behavior is None:
             raise ValueError("run needs to know what to look for: give behavior=REGEX")
         planted = {"recipe": self.recipe != RECIPE, "seeds": self.seeds != SEEDS, "plant": self.plant is not None}
+        planted["expected_failures"] = self.expected_failures is not None
         for name in (name for name, given in planted.items() if given):
             raise ValueError(f"{name} is about planted runs and run names another; leave one out")
 
@@ -106,6 +122,24 @@ class Asked:
             ) from None
         return {id: spec for id, spec in every.items() if id in chosen}
 
+    def expected(self) -> list[ExpectedFailure]:
+        """The failures that are expected. Raises `ExpectedFailuresError` (a `ValueError`) or `TypeError`."""
+        given = self.expected_failures
+        if given is None:
+            return []
+        if isinstance(given, Mapping):
+            return entries_of(given, "expected_failures", checklist.on_trial(), self.estimators, unit="entry")
+        if not isinstance(given, str | os.PathLike):
+            raise TypeError(
+                f"expected_failures={given!r:.80} is neither a path nor a dict, such as "
+                f"{{'gas': {{'lookalikes': 'why'}}}}"
+            )
+        path = Path(given).expanduser()
+        try:
+            return load(path, os.fspath(given), checklist.on_trial(), None)  # a file may speak of others too
+        except ExpectedFailuresError as error:
+            raise ExpectedFailuresError(f"expected_failures: {error}") from None
+
     def opened(self, registry: Registry | None = None) -> GradingSession:
         """The session, with every estimator imported and checked; nothing is trained yet.
 
@@ -118,7 +152,7 @@ class Asked:
         chosen = self._settings()
         known = registry or Registry(folder=Path.cwd())
         found = {name: self._estimator(name, target, known) for name, target in self.estimators.items()}
-        grading = GradingSession(chosen, checklist.declared(), found)
+        grading = GradingSession(chosen, checklist.declared(), found, ExpectedFailures(self.expected()))
         if self.checks is not None:
             grading.selected = frozenset(self.specs())
         grading.will_run(self.specs().values())
@@ -130,13 +164,13 @@ class Asked:
 
         given = self.cache_dir if self.cache_dir is None else os.fspath(self.cache_dir)
         cache_dir = Path(given).expanduser() if given else default_cache_dir()  # empty: as on the command line
-        recorded, recipe = self._recorded(cache_dir), self._recipe()
+        recorded, (recipe, plant) = self._recorded(cache_dir), self.planted()
         return Settings(
             estimators=tuple(self.estimators),
             seeds=tuple(range(self.seeds)) if recorded is None else (0,),
             draws=self.draws,
             recipe=recipe,
-            plant=recipe.plants[0].name if self.plant is None else recipe.plant(self.plant).name,
+            plant=plant,
             cache_dir=cache_dir,
             reports=(),
             fail_on="fail",
@@ -147,7 +181,8 @@ class Asked:
             exhibits=self.exhibits,
         )
 
-    def _recipe(self) -> Recipe:
+    def planted(self) -> tuple[Recipe, str]:
+        """The recipe, and the plant of it that is graded. Raises `ValueError`."""
         from pytest_behaviortrace.run.recipe import Recipe
 
         recipe = Recipe.load(os.fspath(self.recipe))
@@ -155,7 +190,7 @@ class Asked:
             raise ValueError(
                 f"recipe={self.recipe!r} only tests the machinery (gradable = false); choose one that can be graded"
             )
-        return recipe
+        return recipe, recipe.plants[0].name if self.plant is None else recipe.plant(self.plant).name
 
     def _recorded(self, cache_dir: Path) -> AskedRun | None:
         if self.run is None or self.behavior is None:

@@ -11,8 +11,6 @@ MOST_UNITS = 10_000
 """Seeds and their draws together: each is a folder in the cache, trained for 20 s or more; planning them takes 10."""
 MOST_ROWS = 250_000
 """Rows of one session: 6,000 estimators on three seeds and two draws."""
-MOST_SECONDS = 1_000_000
-"""Of a timeout, 11 days: what every clock of every system takes."""
 MOST = 1_000_000
 """Of anything else that is counted."""
 

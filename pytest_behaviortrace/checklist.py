@@ -130,6 +130,11 @@ def count(checks: Sequence[Check], estimators: int, seeds: int, draws: int) -> i
     )
 
 
+def on_trial() -> dict[str, bool]:
+    """Every shipped check by name, and whether it puts an estimator on trial."""
+    return {check.name: "bt_estimator" in check.arguments for check in declared()}
+
+
 def planned(
     checks: Sequence[Check], estimators: Sequence[str], seeds: Sequence[int], draws: int, *, recorded: bool = False
 ) -> dict[str, RowSpec]:

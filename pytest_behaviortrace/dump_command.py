@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if not found.problems:
         print("the estimator was asked nothing in this row, so there is no problem to look at")
         return 1
-    for problem in found.problems:
-        print(f"{problem} ({human_bytes(folder_bytes(problem))})")
+    for problem, question in zip(found.problems, found.questions, strict=True):
+        print(f"{problem} ({human_bytes(folder_bytes(problem))}): {question.asked}")
     print(f"pytest_behaviortrace.load_problem({str(found.problems[0])!r}) is the problem, scores.npy what it scored")
     return 0

@@ -5,12 +5,15 @@ Every problem is written as the estimator sees it: what it declares, in the salt
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +21,18 @@ from numpy.typing import NDArray
 from pytest_behaviortrace.api import as_they_come, take_in
 from pytest_behaviortrace.asked import Asked, named
 from pytest_behaviortrace.checklist import declared
-from pytest_behaviortrace.estimator import EVERYTHING, Estimator, EstimatorError, Needs, NotServed, needs_of
+from pytest_behaviortrace.estimator import Estimator, EstimatorError, needs_of
+from pytest_behaviortrace.loading import DECLARED, INDEX, ROW, SCHEMA
 from pytest_behaviortrace.problem import AttributionProblem
-from pytest_behaviortrace.problem_files import read_problem, write_problem
+from pytest_behaviortrace.problem_files import write_problem
+from pytest_behaviortrace.questions import Question, question
 from pytest_behaviortrace.run.formats import write_array
 from pytest_behaviortrace.scoring import vouched
+from pytest_behaviortrace.whole_folder import require_free, whole_folder
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.scorecard import Row
-
-ROW, DECLARED = "row.json", "declared.json"
-SCHEMA = 1
+    from pytest_behaviortrace.session import GradingSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,12 @@ class Dumped:
 
     row: Row
     problems: tuple[Path, ...]
+    questions: tuple[Question, ...]
+    """What each of them asks."""
+
+
+class NotDumped(OSError):
+    """A dump that could not be written; the message says why, and that nothing is left of it."""
 
 
 def dump(
@@ -60,14 +70,16 @@ def dump(
     The estimator is called in the row by the name that stands there (or `name`). The other arguments are those of
     `grade`, and must be those that the row was graded with. In `folder`, which must be new or empty:
 
-        row.json              the row, its verdict and its reason
+        problems.txt          which problem asks what; row.json says the same, with the row's verdict and reason
         problem-0/            what `load_problem` reads: JSON, and one .npy for each array
         problem-0/scores.npy  (n,) the scores it got
 
     A dump holds what the estimator declares and no labels; in place of `problem.model` it says that it has none. A
-    problem of the embedded run takes 60 to 90 MB with gradients, their reference set included.
-    Raises `ValueError` for a row that is unknown, has no estimator or no run, and a folder in use; `OSError` where it
-    cannot be written; otherwise as `grade`.
+    problem of the embedded run takes 60 to 90 MB with gradients, their reference set included. The folder is there once
+    the dump is finished: what breaks off leaves nothing, and a killed process a hidden folder beside it, which the next
+    dump of the same folder removes.
+    Raises `ValueError` for a row that is unknown, has no estimator or no run, and a folder in use; `NotDumped` (an
+    `OSError`) where it cannot be written; otherwise as `grade`.
     """
     path = Path(folder)
     asked = Asked(
@@ -89,50 +101,63 @@ def dump(
         raise ValueError(f"{row!r} puts no estimator on trial, so that there is no problem to dump")
     if not check.needs_run:
         raise ValueError(f"{row!r} needs no dump: where it fails, its reason shows the whole problem as source")
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise ValueError(f"{path} exists already; give a folder that is new or empty")
+    require_free(path)
     grading = asked.opened()
-    writer = Writer(grading.estimators[spec.estimator], path)
-    grading.estimators = {spec.estimator: writer}
-    path.mkdir(parents=True, exist_ok=True)
-    with as_they_come():
-        take_in(grading, spec, progress=progress)
-    if writer.failed is not None:
-        raise writer.failed
-    found = grading.rows[spec.id]
-    said = {"schema": SCHEMA, "row": spec.id, "estimator": spec.estimator, "verdict": found.verdict}
-    said |= {"reason": found.reason, "problems": [room.name for room in writer.rooms]}
-    (path / ROW).write_text(json.dumps(said, indent=1), encoding="utf-8")
-    return Dumped(found, tuple(writer.rooms))
+    recorded = grading.settings.recorded
+    sought = grading.settings.plant if recorded is None else recorded.question.behavior
+    with _written(path, grading) as room:
+        writer = Writer(grading.estimators[spec.estimator], room, sought, recorded=recorded is not None)
+        grading.estimators = {spec.estimator: writer}
+        grading.make_grader = functools.partial(_overheard, grading.make_grader, writer)
+        with as_they_come():
+            take_in(grading, spec, progress=progress)
+        if writer.failed is not None:
+            raise writer.failed
+        found = grading.rows[spec.id]
+        (room / ROW).write_text(json.dumps(_said(found, writer), indent=1), encoding="utf-8")
+        (room / INDEX).write_text(_index(found, writer), encoding="utf-8")
+    return Dumped(found, tuple(path / name for name in writer.questions), tuple(writer.questions.values()))
 
 
-def load_problem(folder: str | os.PathLike[str]) -> AttributionProblem:
-    """The problem of a dump, for the estimator it was dumped for: it scores as it did, and may read what it declares.
-
-    `folder`: a `problem-N` folder, or the folder of a dump that holds one. Arrays are maps of files opened for reading
-    only. Raises `ValueError` for a folder that is no dump, not whole, or holds several problems.
-    """
-    path = Path(folder)
-    if (path / ROW).is_file():
-        rooms = sorted(path.glob("problem-*"), key=lambda room: (len(room.name), room.name))
-        if len(rooms) != 1:
-            names = ", ".join(room.name for room in rooms) or "none"
-            raise ValueError(f"{path} holds {len(rooms)} problems ({names}); load one of them by its own folder")
-        path = rooms[0]
-    if not (path / DECLARED).is_file():
-        raise ValueError(
-            f"{path} holds no dumped problem; `python -m pytest_behaviortrace dump ROW --out DIR` makes one"
-        )
+@contextlib.contextmanager
+def _written(path: Path, grading: GradingSession) -> Iterator[Path]:
+    """`whole_folder`, with what the file system refuses in a sentence; what training raised is raised as it is."""
     try:
-        needed = json.loads((path / DECLARED).read_text(encoding="utf-8"))["needs"]
-        problem = read_problem(path)
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is not a whole dump ({type(error).__name__}: {error}); dump the row again") from error
-    needs = Needs(**{need: need in needed for need in EVERYTHING.names()})
-    if needs.model:
-        lazy = {**problem.lazy, "model": _no_model}
-        problem = replace(problem, carried=replace(problem.carried, model=True), lazy=lazy)
-    return problem.scoped(needs)
+        with whole_folder(path) as room:
+            yield room
+    except OSError as error:
+        if error is grading.broken:
+            raise
+        why = error.strerror or error
+        raise NotDumped(
+            f"{path} was not written ({why}), and nothing of it is left; make room, or choose another folder"
+        ) from None
+
+
+def _overheard(make: Callable[..., Any], writer: Writer, *args: Any) -> Any:
+    """The grader of a session, which tells the writer what is asked next."""
+    grader = make(*args)
+    grader.told = writer.hear
+    return grader
+
+
+def _said(row: Row, writer: Writer) -> dict[str, Any]:
+    problems = [{"folder": name, **asdict(question)} for name, question in writer.questions.items()]
+    said = {"schema": SCHEMA, "row": row.id, "check": row.check, "estimator": row.estimator, "verdict": row.verdict}
+    return {**said, "reason": row.reason, "problems": problems}
+
+
+def _index(row: Row, writer: Writer) -> str:
+    """The same for people."""
+    lines = [row.id, f"{row.verdict}: {row.reason}", "", "What the estimator was asked, in this order:", ""]
+    for name, one in writer.questions.items():
+        place = [f"{word} {n}" for word, n in (("seed", one.seed), ("draw", one.draw)) if n is not None]
+        lines.append(f"{name}  {', '.join([*place, one.asked])}")
+    lines += [
+        "",
+        "pytest_behaviortrace.load_problem(folder) loads one; scores.npy in it is what it scored, item by item.",
+    ]
+    return "\n".join([*lines, "No labels are kept: which items are right is not in these files.", ""])
 
 
 def name_in(row: str) -> str:
@@ -157,9 +182,11 @@ def name_in(row: str) -> str:
 class Writer:
     """Stands in for an estimator, and writes what it is asked and what it answers."""
 
-    def __init__(self, estimator: Estimator, folder: Path) -> None:
+    def __init__(self, estimator: Estimator, folder: Path, sought: str = "", *, recorded: bool = False) -> None:
         self.estimator, self.folder = estimator, folder
-        self.rooms: list[Path] = []
+        self.questions: dict[str, Question] = {}
+        """By name of a problem's folder."""
+        self._sought, self._recorded, self._key = sought, recorded, ("",)
         self.failed: OSError | None = None
         """Why the dump could not be written."""
 
@@ -167,9 +194,13 @@ class Writer:
         """Everything it declares."""
         return getattr(self.estimator, name)
 
+    def hear(self, key: tuple[Any, ...]) -> None:
+        """Under which key the next problem is scored."""
+        self._key = key
+
     def __call__(self, problem: AttributionProblem, /) -> NDArray[np.floating[Any]]:
         """The estimator's own answer, whatever it is."""
-        room = self.folder / f"problem-{len(self.rooms)}"
+        room = self.folder / f"problem-{len(self.questions)}"
         try:
             room.mkdir()
             write_problem(problem, room)
@@ -178,7 +209,7 @@ class Writer:
         except OSError as error:
             self.failed = error
             raise
-        self.rooms.append(room)
+        self.questions[room.name] = question(self._key, problem.kind, len(problem), self._sought, self._recorded)
         raw = self.estimator(problem)
         try:
             scores = vouched(raw, len(problem), "")
@@ -190,9 +221,3 @@ class Writer:
             self.failed = error
             raise
         return raw
-
-
-def _no_model() -> NoReturn:
-    raise NotServed(
-        "a dump holds no policies; grade the estimator with grade() or pytest, where problem.model is served"
-    )

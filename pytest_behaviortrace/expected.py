@@ -53,6 +53,15 @@ class ExpectedFailures:
         self._entries = {(entry.estimator, entry.check): entry for entry in entries}
         self._failing = failing
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._entries)
+
+    @property
+    def entries(self) -> list[ExpectedFailure]:
+        """All of them."""
+        return list(self._entries.values())
+
     def reason(self, estimator: str | None, check: str, verdict: str) -> str | None:
         """Why a row with this verdict was expected to fail; None if it was not, or did not fail."""
         entry = self._entries.get((estimator or "", check))
@@ -80,11 +89,13 @@ def _refutation(entry: ExpectedFailure, rows: list[str | None]) -> str:
     return f"expected failure did not happen: {what}; {remedy}"
 
 
-def load(path: Path, shown: str, checks: Mapping[str, bool], estimators: Collection[str]) -> list[ExpectedFailure]:
+def load(
+    path: Path, shown: str, checks: Mapping[str, bool], estimators: Collection[str] | None
+) -> list[ExpectedFailure]:
     """The entries of a file, which messages call `shown`.
 
-    `checks`: every check, and whether it puts an estimator on trial. `estimators`: every name that may have entries.
-    Raises `ExpectedFailuresError`.
+    `checks`: every check, and whether it puts an estimator on trial. `estimators`: every name that may have entries;
+    None: any may. Raises `ExpectedFailuresError`.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -98,7 +109,9 @@ def load(path: Path, shown: str, checks: Mapping[str, bool], estimators: Collect
     return parse(text, shown, checks, estimators)
 
 
-def parse(text: str, shown: str, checks: Mapping[str, bool], estimators: Collection[str]) -> list[ExpectedFailure]:
+def parse(
+    text: str, shown: str, checks: Mapping[str, bool], estimators: Collection[str] | None
+) -> list[ExpectedFailure]:
     """The same from the file's text."""
     try:
         tables = tomllib.loads(text)
@@ -106,16 +119,28 @@ def parse(text: str, shown: str, checks: Mapping[str, bool], estimators: Collect
         last = max(len(text.splitlines()), 1)
         problem = str(error).replace("at end of document", f"at line {last}, the end")
         raise ExpectedFailuresError(f"{shown} is not TOML: {problem}; mend that line") from None
+    return entries_of(tables, shown, checks, estimators)
+
+
+def entries_of(
+    tables: Mapping[Any, Any],
+    shown: str,
+    checks: Mapping[str, bool],
+    estimators: Collection[str] | None,
+    unit: str = "line",
+) -> list[ExpectedFailure]:
+    """The same from what a file says, or from a dict of that form; `unit` is what messages call one entry."""
     found: dict[tuple[str, str], ExpectedFailure] = {}
     for estimator, table in tables.items():
+        if not isinstance(estimator, str):
+            raise ExpectedFailuresError(f"{shown}: {estimator!r:.80} is no name of an estimator; give a text")
         where = f"{shown}: [{_as_key(estimator)}]"
-        if not isinstance(table, dict):
+        if not isinstance(table, Mapping):
             raise ExpectedFailuresError(
                 f"{shown}: {estimator!r} is no table; entries stand below their estimator, such as [gas]"
             )
-        if (
-            estimator not in estimators and ":" not in estimator
-        ):  # a path is registered nowhere, and may be for other runs
+        # A path is registered nowhere, and may be for other runs.
+        if estimators is not None and estimator not in estimators and ":" not in estimator:
             raise ExpectedFailuresError(
                 f"{where} is neither graded in this run nor registered; correct the name or remove the table"
             )
@@ -124,13 +149,15 @@ def parse(text: str, shown: str, checks: Mapping[str, bool], estimators: Collect
             if (estimator, check) in found:
                 raise ExpectedFailuresError(f"{where} names {check} twice, with and without test_; remove one of them")
             reason, strict = _reason(value, f"{where} {key}")
-            line = f"the line {key!r} of [{_as_key(estimator)}] in {shown}"
+            line = f"the {unit} {key!r} of [{_as_key(estimator)}] in {shown}"
             found[estimator, check] = ExpectedFailure(estimator, check, reason, strict, line)
     return list(found.values())
 
 
-def _check(key: str, where: str, checks: Mapping[str, bool]) -> str:
+def _check(key: Any, where: str, checks: Mapping[str, bool]) -> str:
     """The name of the check that a key means."""
+    if not isinstance(key, str):
+        raise ExpectedFailuresError(f"{where}: {key!r:.80} is no name of a check; give a text")
     name = key if key.startswith("test_") else f"test_{key}"
     if name not in checks:
         known = ", ".join(sorted(check.removeprefix("test_") for check, on_trial in checks.items() if on_trial))
@@ -142,7 +169,7 @@ def _check(key: str, where: str, checks: Mapping[str, bool]) -> str:
 
 def _reason(value: Any, where: str) -> tuple[str, bool]:
     """Reason and strictness of an entry."""
-    entry = value if isinstance(value, dict) else {"reason": value}
+    entry = value if isinstance(value, Mapping) else {"reason": value}
     if unknown := [key for key in entry if key not in KEYS]:
         raise ExpectedFailuresError(f"{where} has the unknown key {unknown[0]!r}; keys: {', '.join(KEYS)}")
     if "reason" not in entry:

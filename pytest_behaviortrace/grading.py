@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -66,6 +66,8 @@ class Grader(Bench):
         self.resamples = resamples
         self.care: Mapping[str, bool] = {}
         """What `score` is to leave out."""
+        self.told: Callable[[tuple[Any, ...]], None] = lambda key: None
+        """Told which problem an estimator is asked next, by its key (`questions`)."""
 
     def headroom(self, seed: int) -> Decision:
         """Whether this seed's run can tell estimators apart: pass or inconclusive (see `checks/test_headroom.py`)."""
@@ -145,6 +147,7 @@ class Case(Trial):
         self.require(problem.carried, f"the {problem.kind} of this check", unserved)
 
         def attempt() -> Scored | EstimatorError | NotServed:
+            self.grader.told(key)
             try:
                 scored = score(name, estimator, problem, timeout, **self.grader.care)
             except EstimatorError as error:  # remembered too: a slow or broken estimator breaks once, not per row

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pytest
 
 from pytest_behaviortrace.asked import Asked, named
 from pytest_behaviortrace.checklist import RowSpec
+from pytest_behaviortrace.decorated import (
+    ARGUMENT,
+    in_a_sentence,
+    place_of_caller,
+    require_brackets,
+    require_parametrized,
+    require_test,
+)
+from pytest_behaviortrace.expected import ExpectedFailures
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import Estimator
     from pytest_behaviortrace.run.progress import Display
     from pytest_behaviortrace.session import GradingSession
+    from pytest_behaviortrace.verdict import Verdict
 
-ARGUMENT = "row"
-"""Name of the argument through which a test gets its row."""
 FIXTURE = "_behaviortrace_row"
 """The plugin's fixture that tells a row which pytest it runs under."""
 
@@ -40,6 +47,7 @@ def parametrize_with_checks(
     cache_dir: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     isolate: bool = False,
+    expected_failures: Mapping[str, Any] | str | os.PathLike[str] | None = None,
 ) -> Callable[[_Test], _Test]:
     """Decorator: one test per row of the scorecard, run without --bt-estimator.
 
@@ -52,10 +60,18 @@ def parametrize_with_checks(
     (headroom) have no estimator in their id. What is missing in the cache is trained when the first row runs, once,
     also under xdist. Arguments are those of `grade`; names may also be those that a conftest hook registers.
 
-    Raises `ValueError` or `TypeError` for bad arguments, and for a test without the argument `row`.
+    `expected_failures`: `{"mymethod": {"lookalikes": "why"}}`, or a TOML file of that form; by default the file that
+    `bt_expected_failures` in pytest's ini file names. Such rows are xfailed; if none of a check's rows fails although
+    all ran and some passed, the session fails, as it does in a session with --bt-estimator.
+
+    Raises `CannotParametrize`, a `ValueError` and `TypeError` of which pytest shows one sentence while it collects,
+    for bad arguments, and for anything but a function or a method of a plain class with the argument `row`. What only
+    a running pytest can know (an estimator's name, a cache that cannot be written) fails the rows in one sentence.
     """
-    suite = Suite(
-        Asked(
+    place = place_of_caller(1)
+    with in_a_sentence(place):
+        require_brackets(estimators)
+        asked = Asked(
             named(estimators),
             seeds=seeds,
             draws=draws,
@@ -67,18 +83,27 @@ def parametrize_with_checks(
             cache_dir=cache_dir,
             timeout=timeout,
             isolate=isolate,
+            expected_failures=expected_failures,
         )
-    )
-    rows = [pytest.param(CheckRow(suite, spec), id=id_of(spec)) for spec in suite.asked.specs().values()]
+        asked.planted()
+    suite = Suite(asked)
+    rows = [pytest.param(CheckRow(suite, spec), id=id_of(spec)) for spec in asked.specs().values()]
 
     def decorate(test: _Test) -> _Test:
-        if ARGUMENT not in inspect.signature(test).parameters:
-            name = getattr(test, "__name__", repr(test))
-            raise TypeError(f"{name} has no argument {ARGUMENT!r}; write def {name}({ARGUMENT}): {ARGUMENT}()")
+        with in_a_sentence(place):
+            require_test(test)
         marked: _Test = pytest.mark.parametrize(ARGUMENT, rows)(pytest.mark.usefixtures(FIXTURE)(test))
         return marked
 
     return decorate
+
+
+def introduce(request: pytest.FixtureRequest) -> None:
+    """Tell the row of a test which pytest it runs under, and in which test."""
+    require_parametrized(request.node)
+    suite = request.getfixturevalue(ARGUMENT).suite
+    suite.config = request.config
+    suite.test = f"{request.node.parent.nodeid}::{request.node.originalname}"
 
 
 def id_of(spec: RowSpec) -> str:
@@ -93,18 +118,38 @@ class Suite:
 
     asked: Asked
     config: pytest.Config | None = None
-    _grading: GradingSession | BaseException | None = field(default=None, repr=False)
+    test: str = ""
+    """Id of the test whose row is running, without its row."""
+    _grading: GradingSession | Exception | None = field(default=None, repr=False)
 
-    def grading(self) -> GradingSession:
-        """The session. Raises what opening it raised, in every row, after one attempt only."""
+    def grading(self) -> GradingSession | Exception:
+        """The session, or what opening it raised: the same in every row, after one attempt only."""
         if self._grading is None:
             try:
-                self._grading = self.asked.opened(self._registry())
+                self._grading = self._opened()
             except Exception as error:
                 self._grading = error
-        if isinstance(self._grading, BaseException):
-            raise self._grading
         return self._grading
+
+    def _opened(self) -> GradingSession:
+        grading, config = self.asked.opened(self._registry()), self.config
+        if config is not None and self.asked.run is None:
+            from pytest_behaviortrace import expected_rows
+
+            given = self.asked.expected_failures
+            entries = expected_rows.of_the_ini(config) if given is None else self.asked.expected()
+            grading.expected_failures = ExpectedFailures([] if config.getoption("runxfail", False) else entries)
+        return grading
+
+    def ended(self, grading: GradingSession, spec: RowSpec, verdict: Verdict) -> None:
+        """Remember how a row ended, where some are expected to fail."""
+        if self.config is not None and grading.expected_failures:
+            from pytest_behaviortrace import expected_rows
+
+            entries, every = grading.expected_failures.entries, grading.specs.values()
+            kept = expected_rows.tally(self.config, self.test, entries, every)
+            if spec.id in kept:
+                kept[spec.id][2] = verdict.value
 
     def _registry(self) -> Any:
         """With what conftest hooks register, where the plugin told which pytest this is."""
@@ -134,20 +179,39 @@ class CheckRow:
     def __call__(self) -> None:
         """Run the row: returns on pass.
 
-        Raises `ClaimFailed` on fail, an outcome that pytest takes for a skip on inconclusive and n/a, and on an error
-        what was raised.
+        Raises `ClaimFailed` on fail, an outcome that pytest takes for a skip on inconclusive and n/a, one that it takes
+        for an xfail on a fail that was expected, and on an error what was raised.
         """
         __tracebackhide__ = True
         from pytest_behaviortrace import outcome
         from pytest_behaviortrace.api import as_they_come
+        from pytest_behaviortrace.verdict import ClaimFailed
 
         grading = self.suite.grading()
+        if isinstance(grading, Exception):
+            _refuse(grading)
         check = next(check for check in grading.checks if check.name == self.spec.check)
         with as_they_come():
             ended = outcome.run(grading, check, self.spec, self.suite.showing)
-        if ended.error is None:
+        self.suite.ended(grading, self.spec, ended.verdict)
+        error = ended.error
+        if error is None:
             return
-        if isinstance(ended.error, pytest.skip.Exception) and ended.verdict.value in ("inconclusive", "n/a"):
+        if ended.expected_failure is not None and isinstance(error, ClaimFailed):
+            pytest.xfail(ended.expected_failure)
+        if isinstance(error, pytest.skip.Exception) and ended.verdict.value in ("inconclusive", "n/a"):
             pytest.skip(f"{ended.verdict.value}: {ended.reason}")
-        ours = type(ended.error).__module__.startswith("pytest_behaviortrace.")
-        raise ended.error.with_traceback(None if ours else ended.error.__traceback__)  # what helps is in the sentence
+        if error is grading.broken:
+            _refuse(error)
+        ours = type(error).__module__.startswith("pytest_behaviortrace.")
+        raise error.with_traceback(None if ours else error.__traceback__)  # what helps is in the sentence
+
+
+def _refuse(error: BaseException) -> NoReturn:
+    """Fail a row with the sentence of what kept it from running; what is no such sentence is raised as it is."""
+    __tracebackhide__ = True
+    ours = type(error).__module__.startswith("pytest_behaviortrace.")
+    if not (ours or isinstance(error, (ValueError, TypeError, pytest.UsageError))):
+        raise error
+    text = str(error).splitlines() or [type(error).__name__]
+    pytest.fail("\n".join(text) if ours else text[0], pytrace=False)

@@ -58,7 +58,18 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 @pytest.fixture
 def _behaviortrace_row(request: pytest.FixtureRequest) -> None:
     """Tell a row of `parametrize_with_checks` which pytest it runs under."""
-    request.getfixturevalue("row").suite.config = request.config
+    from pytest_behaviortrace import parametrize
+
+    parametrize.introduce(request)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take in what a worker of xdist has to say of such rows (a dead one says nothing)."""
+    if "behaviortrace_rows" in (output := getattr(node, "workeroutput", {})):
+        from pytest_behaviortrace import expected_rows
+
+        expected_rows.take_in(node.config, output)
 
 
 # -- only while an estimator is graded ---------------------------------------------------------------------------------

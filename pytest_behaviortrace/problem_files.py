@@ -1,6 +1,7 @@
 """A problem as files in a folder (arrays as .npy, the rest as JSON), and back: for other processes, and for people.
 
-What is written is what the problem serves, in its own order; no label is part of a problem.
+What is written is what the problem serves, in its own order; no label is part of a problem. What is read has been
+looked at before anything is made of it (`problem_check`), or what an estimator meets first would be a traceback.
 """
 
 from __future__ import annotations
@@ -16,15 +17,24 @@ from numpy.typing import NDArray
 
 from pytest_behaviortrace.estimator import EVERYTHING, Needs, NotServed
 from pytest_behaviortrace.problem import COLUMNS, NEED_OF, AttributionProblem
+from pytest_behaviortrace.problem_check import SCHEMA, checked
 from pytest_behaviortrace.run.formats import read_array, write_array
+
+PROBLEM = "problem.json"
 
 
 def write_problem(problem: AttributionProblem, room: Path) -> None:
     """Everything the problem serves but the model, as files that `read_problem` reads. Raises `OSError`."""
     plain: dict[str, Any] = {"blocks": None, "behavior": None}
     ragged, arrays, absent = [], [], {}
+    files: dict[str, Any] = {}
+
+    def write(name: str, array: NDArray[Any]) -> None:
+        write_array(room, name, array)
+        files[name] = [np.lib.format.dtype_to_descr(array.dtype), list(array.shape)]
+
     for name in COLUMNS:
-        write_array(room, name, getattr(problem, name))
+        write(name, np.asarray(getattr(problem, name)))
     for name in problem.lazy:
         need = NEED_OF.get(name, "gradients")
         if need == "model" or not getattr(problem.carried, need):
@@ -36,13 +46,13 @@ def write_problem(problem: AttributionProblem, room: Path) -> None:
             continue
         if isinstance(value, np.ndarray):
             arrays.append(name)
-            write_array(room, name, value)
+            write(name, value)
         elif isinstance(value, Mapping):
             plain[name] = {key: [part.start, part.stop] for key, part in value.items()}
         elif isinstance(value, tuple) and len(value) and isinstance(value[0], np.ndarray):
             ragged.append(name)
-            write_array(room, name, np.concatenate(value))
-            write_array(room, f"{name}.ends", np.cumsum([len(part) for part in value]))
+            write(name, np.concatenate(value))
+            write(f"{name}.ends", np.cumsum([len(part) for part in value]))
         else:
             plain[name] = value
     facts = {
@@ -51,13 +61,16 @@ def write_problem(problem: AttributionProblem, room: Path) -> None:
         "rng_seed": [int(word) for word in problem.rng_seed],
         "carried": problem.carried.without("model").names(),
     }
-    said = {"facts": facts, "plain": plain, "ragged": ragged, "arrays": arrays, "absent": absent}
-    (room / "problem.json").write_text(json.dumps(said), encoding="utf-8")
+    said = {"schema": SCHEMA, "facts": facts, "plain": plain, "ragged": ragged, "arrays": arrays, "absent": absent}
+    (room / PROBLEM).write_text(json.dumps({**said, "files": files}), encoding="utf-8")
 
 
 def read_problem(room: Path) -> AttributionProblem:
-    """The problem that `write_problem` wrote. Its arrays are maps of files opened for reading only."""
-    said = json.loads((room / "problem.json").read_text(encoding="utf-8"))
+    """The problem that `write_problem` wrote. Its arrays are maps of files opened for reading only.
+
+    Raises `NotWhole` (a `ValueError`), naming the file, where it is not what was written: other files, shapes or types.
+    """
+    said = checked(room, PROBLEM)
     facts, plain = said["facts"], said["plain"]
     lazy: dict[str, Any] = {name: functools.partial(_array, room, name) for name in said["arrays"]}
     lazy |= {name: functools.partial(_ragged, room, name) for name in said["ragged"]}

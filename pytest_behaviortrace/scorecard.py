@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace.exhibit import Exhibit
@@ -212,6 +214,35 @@ class Scorecard:
         """Whether anything was decided about an estimator (about a run, where no estimator was on trial)."""
         on_trial = [row for row in self.rows if row.estimator is not None] or self.rows
         return any(row.verdict in ("pass", "fail", "error") for row in on_trial)
+
+    def __iter__(self) -> Iterator[Row]:
+        """The rows, by id."""
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        """How many rows ran."""
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        """Short: the verdicts. `str` and `print` give the whole report."""
+        verdicts = ", ".join(f"{name}: {self.checklist_verdict(name)}" for name in self.estimators)
+        return f"<Scorecard of {len(self.rows)} rows; {verdicts or 'no estimator'}>"
+
+    def __str__(self) -> str:
+        """The report of the terminal. Without its commands: an object in a notebook is registered nowhere."""
+        from pytest_behaviortrace.reports.terminal import render
+
+        return "\n".join(line.text for line in render(self) if not line.text.startswith("      rerun: "))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the report that the suffix asks for (.json, .html, .md, .csv), whole or not at all; returns its path.
+
+        Pictures are in it only if `grade` kept them (`exhibits=True`). Raises `ValueError` for another suffix or a
+        folder, `OSError` where it cannot be written; one sentence each.
+        """
+        from pytest_behaviortrace.reports.saving import save
+
+        return save(self, path)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a small table (`reports.notebook`)."""

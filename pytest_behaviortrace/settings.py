@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_behaviortrace import bounds, expected
+from pytest_behaviortrace import bounds, expected, time_limit
 from pytest_behaviortrace.options import (
     CACHE_VARIABLE,
     DRAWS,
@@ -178,10 +178,8 @@ class _Reader:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not (math.isfinite(number) and number > 0):
-            self._wrong(value, where, "is not a number of seconds above 0; give one, such as 60")
-        if number > bounds.MOST_SECONDS:
-            self._wrong(value, where, f"is more than {bounds.MOST_SECONDS:,} seconds; leave it out for no limit")
+        if (fault := time_limit.fault(number)) is not None:
+            self._wrong(value, where, fault)
         return number
 
     def switch(self, name: str) -> bool:

@@ -16,6 +16,10 @@ from pytest_behaviortrace.scoring import arrayed, called
 from pytest_behaviortrace.variations import COLUMNS, SERVED
 
 METHOD = "token_scores"
+ISOLATED = (
+    f"no scores of single tokens: an isolated estimator (--bt-isolate) is not asked for {METHOD}(problem); "
+    f"grade without isolation to see them"
+)
 
 
 def token_scores(
@@ -26,7 +30,7 @@ def token_scores(
     Whatever goes wrong is said and not raised: nothing is decided from these numbers.
     """
     if isinstance(estimator, Isolated):
-        return None, f"no scores of single tokens: an isolated estimator is not asked for {METHOD}(problem)"
+        return None, ISOLATED
     try:
         method = getattr(estimator, METHOD, None)
     except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,9 @@ import numpy as np
 import pytest
 from problems import make_problem
 
-from pytest_behaviortrace.dumping import Writer, dump, load_problem, name_in
+from pytest_behaviortrace.dumping import Writer, dump, name_in
 from pytest_behaviortrace.estimator import claims, needs
+from pytest_behaviortrace.loading import load_problem
 
 FLUENCY = "checks/test_fluency_control.py::test_fluency_control[{}-seed0-draw1]"
 
@@ -67,7 +67,7 @@ def written(tmp_path: Path, times: int = 1) -> Path:
     for k in range(times):
         problem = make_problem(np.arange(12.0).reshape(6, 2) + k).scoped(writer.needs)
         assert np.array_equal(writer(problem), mine(problem))
-    (tmp_path / "row.json").write_text(json.dumps({"problems": [room.name for room in writer.rooms]}), "utf-8")
+    (tmp_path / "row.json").write_text(json.dumps({"problems": [*writer.questions]}), "utf-8")
     return tmp_path
 
 
@@ -86,17 +86,104 @@ def test_of_several_one_is_chosen(tmp_path: Path) -> None:
     assert load_problem(folder / "problem-10").gradients[0, 0] == 10.0
 
 
-def test_what_is_no_whole_dump_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_dump_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no dumped problem"):
         load_problem(tmp_path)
-    room = written(tmp_path) / "problem-0"
-    shutil.copytree(room, tmp_path / "other")
-    (room / "step.npy").unlink()
-    with pytest.raises(ValueError, match=r"is not a whole dump .*FileNotFoundError"):
+
+
+def save(room: Path, name: str, array: Any) -> None:
+    np.save(room / f"{name}.npy", array)
+
+
+def edit(room: Path, **changes: Any) -> None:
+    """Change parts of a problem's description; a dict is merged into what is there."""
+    path = room / "problem.json"
+    said = json.loads(path.read_text("utf-8"))
+    for part, change in changes.items():
+        said[part] = {**said[part], **change} if isinstance(change, dict) else change
+    path.write_text(json.dumps(said), "utf-8")
+
+
+def cut(path: Path, by: int) -> None:
+    path.write_bytes(path.read_bytes()[:-by])
+
+
+DAMAGE: dict[str, tuple[Any, str]] = {
+    "missing-column": (lambda room: (room / "step.npy").unlink(), "step.npy is missing"),
+    "missing-array": (lambda room: (room / "gradients.npy").unlink(), "gradients.npy is missing"),
+    "rows": (
+        lambda room: save(room, "gradients", np.zeros((5, 2), np.float32)),
+        "gradients.npy holds 5 x 2 float32 where 6 x 2 float32 were written",
+    ),
+    "width": (lambda room: save(room, "target", np.zeros(3, np.float32)), "target.npy holds 3 float32 where 2 float32"),
+    "dtype": (lambda room: save(room, "gradients", np.zeros((6, 2))), "holds 6 x 2 float64 where 6 x 2 float32"),
+    "texts": (lambda room: save(room, "advantage", np.array(["a"] * 6)), "advantage.npy holds 6 <U1 where 6 float64"),
+    "pickle": (
+        lambda room: np.save(room / "advantage.npy", np.array([{}] * 6), allow_pickle=True),
+        "advantage.npy holds 6 object where 6 float64",
+    ),
+    "truncated": (lambda room: cut(room / "gradients.npy", 5), "gradients.npy holds 43 bytes of numbers where 48"),
+    "header-only": (lambda room: cut(room / "reward.npy", 100), "reward.npy is no array, or cut short"),
+    "empty-file": (lambda room: (room / "reward.npy").write_bytes(b""), "reward.npy is no array, or cut short"),
+    "folder": (lambda room: ((room / "step.npy").unlink(), (room / "step.npy").mkdir()), "step.npy cannot be read"),
+    "json": (lambda room: (room / "problem.json").write_text("{"), "problem.json is not JSON, or cut short"),
+    "json-gone": (lambda room: (room / "problem.json").unlink(), "problem.json is missing"),
+    "json-bytes": (lambda room: (room / "problem.json").write_bytes(b"\xff\xfe"), "problem.json is not JSON"),
+    "list": (lambda room: (room / "problem.json").write_text("[1]"), "is not what a dump of this version writes"),
+    "other-json": (lambda room: (room / "problem.json").write_text('{"a": 1}'), "it states no schema"),
+    "only-a-schema": (lambda room: (room / "problem.json").write_text('{"schema": 1}'), "it has no 'facts'"),
+    "schema": (lambda room: edit(room, schema=7), "problem.json has schema 7, and this version reads 1"),
+    "declared": (lambda room: (room / "declared.json").write_text("{"), "declared.json is not JSON"),
+    "declared-schema": (
+        lambda room: (room / "declared.json").write_text('{"schema": 1, "needs": ["gradients"]}'),
+        "declared.json has schema 1, and this version reads 2",
+    ),
+    "declared-needs": (
+        lambda room: (room / "declared.json").write_text('{"schema": 2, "needs": [{"a": 1}]}'),
+        "declared.json does not say what the estimator declares",
+    ),
+    "kind": (lambda room: edit(room, facts={"kind": "people"}), "problem.json names unknown items, 'people'"),
+    "carried": (lambda room: edit(room, facts={"carried": ["labels"]}), "carries an unknown need, 'labels'"),
+    "seed": (lambda room: edit(room, facts={"rng_seed": [-1]}), "a seed of random numbers that is none"),
+    "parts": (lambda room: edit(room, arrays=["gradients", 3]), "does not say what 3.npy holds"),
+    "unlisted": (lambda room: edit(room, arrays=["gradients", "target"]), "gradient_norm is missing, which the"),
+    "blocks": (lambda room: edit(room, plain={"blocks": {"all": [0, 3]}}), "a block 'all' that lies outside"),
+    "behaviour": (lambda room: edit(room, plain={"behavior": 3}), "a behaviour that is no text"),
+    "text-count": (lambda room: edit(room, plain={"prompt_text": ["a"]}), "has 1 of 'prompt_text' for 6 items"),
+    "text-kind": (lambda room: edit(room, plain={"prompt_text": [1] * 6}), "has a 'prompt_text' that is no text"),
+    "agreed": (
+        lambda room: (save(room, "target", np.zeros(3, np.float32)), edit(room, files={"target": ["<f4", [3]]})),
+        r"target.npy has shape \(3,\), which does not fit the other arrays \(2\)",
+    ),
+    "ends": (
+        lambda room: save(room, "prompt_ids.ends", np.array([3, 6, 9, 12, 15, 99])),
+        "prompt_ids.ends.npy does not divide prompt_ids.npy among 6 items",
+    ),
+}  # fmt: skip
+
+
+@needs(gradients=True, text=True, behavior=True)
+def reader(problem: Any) -> Any:
+    return np.zeros(len(problem))
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_dump_is_refused_before_an_array_is_read(damage: Any, said: str, tmp_path: Path) -> None:
+    Writer(reader, tmp_path)(make_problem(np.arange(12.0).reshape(6, 2)))
+    room = tmp_path / "problem-0"
+    assert len(load_problem(room)) == 6
+    damage(room)
+    with pytest.raises(ValueError, match=said) as caught:
         load_problem(room)
-    (tmp_path / "other" / "problem.json").write_text("{")
-    with pytest.raises(ValueError, match=r"is not a whole dump .*JSONDecodeError"):
-        load_problem(tmp_path / "other")
+    text = str(caught.value)
+    assert text.startswith(f"{room} is not a whole dump: ")
+    assert text.endswith("; dump the row again")
+    assert "\n" not in text
+
+
+def test_a_problem_without_items_is_whole(tmp_path: Path) -> None:
+    Writer(reader, tmp_path)(make_problem(np.zeros((0, 2))))
+    assert len(load_problem(tmp_path / "problem-0").prompt_text) == 0
 
 
 def test_a_full_disk_is_no_fault_of_the_estimator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,29 @@ def test_seeds_and_draws_say_how_many(here: Repo) -> None:
     assert [facts.seed for facts in card.seeds] == [0]
 
 
+def test_expected_failures_stay_failures_and_are_named(here: Repo) -> None:
+    entries = {"bad": {"gradient_magnitude": "known weakness"}, "good": {"test_gradient_magnitude": {"reason": "why"}}}
+    names = {"good": "doubles:good", "bad": "doubles:bad"}
+    checks = ["gradient_magnitude"]
+    card = grade(names, checks=checks, expected_failures=entries, progress=False)
+    assert {(row.estimator, row.verdict, row.expected_failure) for row in card.rows} == {
+        ("bad", "fail", "known weakness"), ("good", "pass", None),
+    }  # fmt: skip
+    assert card.refuted == {
+        ("good", "test_gradient_magnitude"): "expected failure did not happen: good passes gradient_magnitude; remove "
+        "the entry 'test_gradient_magnitude' of [good] in expected_failures"
+    }
+    for text in (str(card), " ".join(ET.fromstring(card._repr_html_()).itertext())):
+        words = " ".join(text.split())
+        assert "3 fail (3 expected)" in words
+        assert "expected: known weakness" in words
+        assert "expected failure did not happen: good passes gradient_magnitude" in words
+    file = here.path / "expected.toml"
+    file.write_text('[bad]\ngradient_magnitude = "from a file"\n[other]\ngradient_magnitude = "of others"\n', "utf-8")
+    card = grade(names, checks=checks, expected_failures=file, progress=False)
+    assert {row.expected_failure for row in card.of("bad")} == {"from a file"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -164,10 +188,29 @@ def test_seeds_and_draws_say_how_many(here: Repo) -> None:
         ({"seeds": "3"}, TypeError, "seeds='3' is not a whole number"),
         ({"draws": True}, TypeError, "draws=True is not a whole number"),
         ({"timeout": -1}, ValueError, "timeout=-1 is not a number of seconds above 0"),
-        ({"timeout": float("nan")}, ValueError, "timeout=nan"),
+        ({"timeout": 0}, ValueError, "timeout=0 is not a number of seconds above 0"),
+        ({"timeout": float("nan")}, ValueError, "timeout=nan is not a number of seconds above 0"),
+        ({"timeout": float("inf")}, ValueError, "timeout=inf is not a number of seconds above 0"),
+        ({"timeout": 1e300}, ValueError, r"timeout=1e\+300 is more than 1,000,000 seconds; give fewer"),
+        ({"timeout": 10**400}, ValueError, "timeout is more than 1,000,000 seconds; give fewer"),
+        ({"timeout": True}, TypeError, "timeout=True is not a number of seconds; give one"),
+        ({"timeout": "60"}, TypeError, "timeout='60' is not a number of seconds; give one"),
         ({"checks": "fluency_control"}, TypeError, "is one text; give a list"),
         ({"checks": ["fluency"]}, ValueError, "neither a check nor a row of one .*fluency_control"),
         ({"recipe": "huge"}, ValueError, "huge"),
+        ({"cache_dir": __file__}, ValueError, "test_grade.py is no folder; give one"),
+        ({"expected_failures": {"gas": {"lookalike": "x"}}}, ValueError, "names the unknown check 'lookalike'"),
+        ({"expected_failures": {"gas": {"lookalikes": 3}}}, ValueError, "the reason 3 is no text"),
+        ({"expected_failures": {"dot": {"lookalikes": "x"}}}, ValueError, r"\[dot\] is neither graded"),
+        ({"expected_failures": {3: {}}}, ValueError, "3 is no name of an estimator"),
+        ({"expected_failures": {"gas": {3: "x"}}}, ValueError, "3 is no name of a check"),
+        ({"expected_failures": {"gas": "x"}}, ValueError, "'gas' is no table"),
+        ({"expected_failures": ["gas"]}, TypeError, "is neither a path nor a dict"),
+        ({"expected_failures": "nowhere.toml"}, ValueError, "expected_failures: nowhere.toml cannot be read"),
+        (
+            {"run": "somewhere", "behavior": "x", "expected_failures": {}}, ValueError,
+            "expected_failures is about planted runs",
+        ),
         ({"plant": "nope"}, ValueError, "nope"),
         ({"behavior": "x"}, ValueError, "name that with run=PATH"),
         ({"run": "somewhere"}, ValueError, "give behavior=REGEX"),
@@ -175,7 +218,7 @@ def test_seeds_and_draws_say_how_many(here: Repo) -> None:
         ({"run": "somewhere", "behavior": "x", "seeds": 2}, ValueError, "seeds is about planted runs"),
         ({"run": "somewhere", "behavior": "x"}, ValueError, "somewhere"),
     ],
-)
+)  # fmt: skip
 def test_a_bad_argument_is_one_sentence(
     arguments: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ def test_public_names_are_served_on_first_use():
 def test_only_the_surface_touches_pytest(path):
     surface = {
         "plugin", "options", "settings", "collection", "activation", "hookspecs", "verdict", "gatekeeper",
-        "parametrize",
+        "parametrize", "decorated", "expected_rows",
     }  # fmt: skip
     imports = [
         line.split()[1]

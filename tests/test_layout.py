@@ -13,7 +13,7 @@ PACKAGE = ROOT / "pytest_behaviortrace"
 HEAVY = {"torch", "transformers", "trl", "datasets", "accelerate", "safetensors"}
 TOUCH_PYTEST = {
     "plugin", "collection", "options", "settings", "activation", "console", "hookspecs", "verdict", "scope", "session",
-    "gatekeeper", "parametrize",
+    "gatekeeper", "parametrize", "decorated", "expected_rows",
 }  # fmt: skip
 
 
@@ -160,12 +160,22 @@ def test_pictures_are_drawn_for_the_html_report_only(name: str) -> None:
 PICTURES = tuple(f"reports.{name}" for name in ("html", "figures", "intervals", "drawing", "matrix", "viewer"))
 
 
-def test_the_scorecard_knows_its_notebook_table_alone_and_only_on_demand() -> None:
+def test_the_scorecard_knows_how_it_is_shown_in_python_and_only_on_demand() -> None:
+    shown = {f"pytest_behaviortrace.reports.{name}" for name in ("notebook", "terminal", "saving")}
     ours = {m for m in imports(MODULES["scorecard"]) if m.startswith("pytest_behaviortrace.")}
-    below = ("exhibit", "wording", "reports.notebook")
-    assert ours <= {f"pytest_behaviortrace.{module}" for module in below}
+    assert ours <= {"pytest_behaviortrace.exhibit", "pytest_behaviortrace.wording", *shown}
     at_the_top = {n.module for n in MODULES["scorecard"].body if isinstance(n, ast.ImportFrom)}
-    assert "pytest_behaviortrace.reports.notebook" not in at_the_top
+    assert not at_the_top & shown
+
+
+@pytest.mark.parametrize(
+    "name", ["whole_folder", "problem_check", "problem_files", "loading", "questions", "time_limit"]
+)
+def test_files_of_problems_know_neither_runs_nor_rows(name: str) -> None:
+    """The child of an isolated estimator reads problems: what it imports must know no label."""
+    ours = {m.removeprefix("pytest_behaviortrace.") for m in imports(MODULES[name])}
+    own = {m for m in ours if m in MODULES or m == "run.formats"}
+    assert own <= {"estimator", "problem", "problem_check", "problem_files", "whole_folder", "run.formats"}
 
 
 RANKING = ("ranked", "ranking", "rank_command", "standing", "reports.ranking")

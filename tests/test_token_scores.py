@@ -144,4 +144,7 @@ def test_an_isolated_estimator_is_not_asked() -> None:
     apart = Isolated(Registered("mine", "here", "nowhere:mine"), Path(), Needs(), Claims())
     found, note = token_scores("mine", apart, a_problem())
     assert found is None
-    assert "isolated" in note
+    assert note == (
+        "no scores of single tokens: an isolated estimator (--bt-isolate) is not asked for token_scores(problem); "
+        "grade without isolation to see them"
+    )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from pytest_behaviortrace.scorecard import SEVERITY, Row, Scorecard, worst
+from pytest_behaviortrace.reports.terminal import counts
+from pytest_behaviortrace.scorecard import Row, Scorecard, worst
 
 MARKS = {
     "pass": "#2e8b57", "passed": "#2e8b57", "passed on this run": "#2e8b57", "fail": "#d04437", "failed": "#d04437",
@@ -40,7 +41,9 @@ def _parts(scorecard: Scorecard) -> Iterator[str]:
             continue
         yield f"<p>{_title(scorecard, name)}</p>"
         head = "".join(f'<th scope="col" style="{CELL}">{word}</th>' for word in ("check", "verdict", "rows", "why"))
-        body = "".join(_check(check, rows) for check, rows in checks.items())
+        body = "".join(
+            _check(check, rows, scorecard.refuted.get((name or "", check), "")) for check, rows in checks.items()
+        )
         yield f'<table style="border-collapse: collapse"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
@@ -50,12 +53,11 @@ def _title(scorecard: Scorecard, name: str | None) -> str:
     verdict, rows = scorecard.checklist_verdict(name), scorecard.of(name)
     missing = scorecard.missing(name)
     ran = f"{len(rows)} of {len(rows) + missing} rows" if missing else f"{len(rows)} rows"
-    counts = ", ".join(f"{n} {word}" for word in reversed(SEVERITY) if (n := sum(row.verdict == word for row in rows)))
-    means = escape(f"{MEANS[verdict]}; {ran}: {counts}")
+    means = escape(f"{MEANS[verdict]}; {ran}: {counts(rows)}")
     return f"<strong>{escape(name)}</strong>: {_marked(verdict)} ({means})"
 
 
-def _check(check: str, rows: Sequence[Row]) -> str:
+def _check(check: str, rows: Sequence[Row], refuted: str) -> str:
     applicable = [row for row in rows if row.verdict != "n/a"]
     row = worst(applicable or rows)
     same = sum(other.verdict == row.verdict for other in rows)
@@ -63,10 +65,17 @@ def _check(check: str, rows: Sequence[Row]) -> str:
         escape(check.removeprefix("test_")),
         _marked(row.verdict),
         f"{same} of {len(rows)}",
-        escape(" ".join(part for part in (_numbers(row), row.reason) if part)),
+        escape(" ".join(part for part in (_numbers(row), row.reason) if part)) + _expected(rows, refuted),
     )
     shown = "".join(f'<td style="{CELL}">{cell}</td>' for cell in cells)
     return f"<tr>{shown}</tr>"
+
+
+def _expected(rows: Sequence[Row], refuted: str) -> str:
+    """Why failures were expected, or that one did not happen."""
+    reason = next((row.expected_failure for row in rows if row.expected_failure is not None), None)
+    told = [*([f"expected: {reason}"] if reason is not None else []), *([refuted] if refuted else [])]
+    return "".join(f"<br/>{escape(text)}" for text in told)
 
 
 def _numbers(row: Row) -> str:

@@ -10,15 +10,18 @@ import numpy as np
 import pytest
 from check_rows import CHECKS, DRAWS, PLANT, SEEDS, places
 
-from pytest_behaviortrace import checklist
+from pytest_behaviortrace import checklist, grade
 from pytest_behaviortrace.estimator import Needs
 from pytest_behaviortrace.estimators import gradient
 from pytest_behaviortrace.exhibit import Exhibit
 from pytest_behaviortrace.gates import MIXTURE
 from pytest_behaviortrace.grading import Grader
+from pytest_behaviortrace.reports import html
+from pytest_behaviortrace.reports.viewer import rankings, script_json
 from pytest_behaviortrace.run.recipe import Recipe
 from pytest_behaviortrace.run.store import Store
 from pytest_behaviortrace.session import describe_seeds
+from pytest_behaviortrace.token_scores import ISOLATED
 from pytest_behaviortrace.verdict import ClaimFailed, Decision, Inconclusive
 
 ROWS: list[tuple[str, dict[str, Any]]] = [
@@ -185,3 +188,18 @@ def test_stability_shows_every_seed_and_draw(shown: dict[str, tuple[Decision, Ex
             assert (gate["low"] or 0) < (gate["estimate"] or 0) < (gate["high"] or 0)
         nearest = min(gate["estimate"] or 0.0 for gate in exhibit["gates"] if gate["control"] is not None)
         assert nearest == pytest.approx(decision.margin_low, abs=1e-3)
+
+
+def test_the_viewer_says_why_an_isolated_estimator_has_no_token_scores(store: Store) -> None:
+    """In the place of the scores, below the rollouts, which are shown all the same."""
+    row = "checks/test_gradient_magnitude.py::test_gradient_magnitude[mine-seed0]"
+    asked = {"cache_dir": store.cache_dir, "checks": [row], "exhibits": True, "progress": False}
+    card = grade("pytest_behaviortrace.estimators.gradient:gas", name="mine", isolate=True, **asked)
+    (ranking,) = rankings(card)
+    assert ranking["note"] == ISOLATED
+    assert len(ranking["rollouts"]) == 20
+    assert {rollout["scores"] for rollout in ranking["rollouts"]} == {None}
+    assert script_json(ISOLATED)[1:-1] in html.render(card)
+    (open_ranking,) = rankings(grade(gradient.gas, name="mine", **asked))
+    assert open_ranking["note"] == "no scores of single tokens: mine has no method token_scores(problem)"
+    assert [one["prompt"] for one in open_ranking["rollouts"]] == [one["prompt"] for one in ranking["rollouts"]]
