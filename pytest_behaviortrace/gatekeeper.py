@@ -43,7 +43,10 @@ def open_baseline(grading: GradingSession) -> snapshot.Snapshot | None:
     here = conditions(chosen, grading.seeds)
     differing = baseline.differences(found.conditions, here)
     wanted = [row for id, row in found.rows.items() if id in grading.specs and grading.wants(grading.specs[id])]
-    if not differing and wanted and all(baseline.other_seeds(row, found.conditions, here.seeds) for row in wanted):
+    # A whole session that leaves seeds out would hold its estimators to less than the baseline did.
+    fewer = grading.selected is None and not set(found.conditions.seeds) <= set(here.seeds)
+    none = wanted and all(baseline.other_seeds(row, found.conditions, here.seeds) for row in wanted)
+    if not differing and (fewer or none):
         differing = [baseline.seeds_differ(found.conditions, here.seeds)]
     if differing:
         what = "; ".join(difference.describe() for difference in differing)
