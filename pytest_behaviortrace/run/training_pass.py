@@ -70,6 +70,7 @@ class TrainingPass:
         self._logprobs: torch.Tensor | None = None
         self._hidden: torch.Tensor | None = None
         self._going_back = self._reaches_prompt = False
+        self._last_read: tuple[torch.Tensor, bool, list[torch.Tensor]] | None = None
         self._expected: Counter[str] = Counter()
         self._again = _checkpointed(capture.backbone)
         """Modules that a forward pass runs once more on the way back."""
@@ -109,6 +110,7 @@ class TrainingPass:
         self._stack.close()
         self._given.clear()
         self._early.clear()
+        self._last_read = None
 
     def predicted(self, logprobs: torch.Tensor) -> None:
         """Tells which (batch, completion tokens) log-probabilities the trainer's loss is made of."""
@@ -192,14 +194,30 @@ class TrainingPass:
         self.capture.verify(Call(module, given, self._calls[module].output))
         if not self._reaches_prompt:  # behind the last attention no loss leads to a prompt
             self._reaches_prompt = bool(gradient[:, : self._first - 1].any())
-        for one in self._bins:
-            shown = one.read if self._reaches_prompt else slice(self._first - 1, one.read.stop)
-            # Several times as fast as an index of rows and columns together.
-            mine, read = (tensor[:, shown].index_select(0, one.rows) for tensor in (gradient, given))
+        for one, read, mine in zip(self._bins, self._read(given), self._of_bins(gradient), strict=True):
             for name, use in self.capture.uses(module, read, mine):
                 self._note(one, name, use)
         for name in self.capture.parameters_of(module):
             self._expected[name] -= 1
+
+    def _of_bins(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """Of (batch, tokens, ...), the rows of each bin and the tokens that matter there."""
+        begins = [one.read.start if self._reaches_prompt else self._first - 1 for one in self._bins]
+        # Several times as fast as an index of rows and columns together.
+        return [
+            values[:, begin : one.read.stop].index_select(0, one.rows)
+            for begin, one in zip(begins, self._bins, strict=True)
+        ]
+
+    def _read(self, given: torch.Tensor) -> list[torch.Tensor]:
+        """The same of what a module was given; modules beside each other are given the same."""
+        if (
+            self._last_read is None
+            or not _same(self._last_read[0], given)
+            or self._last_read[1] != self._reaches_prompt
+        ):
+            self._last_read = given, self._reaches_prompt, self._of_bins(given)
+        return self._last_read[2]
 
     def _note(self, one: _Bin, name: str, use: Use) -> None:
         """Writes a parameter down once its last use is known."""
@@ -208,6 +226,13 @@ class TrainingPass:
         if self._expected[name] == 1:
             one.sums.add(name, uses)
             uses.clear()
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are views of the same numbers."""
+    return (one.data_ptr(), one.shape, one.stride(), one.dtype) == (
+        other.data_ptr(), other.shape, other.stride(), other.dtype
+    )  # fmt: skip
 
 
 def _checkpointed(model: nn.Module) -> set[nn.Module]:
