@@ -25,6 +25,8 @@ def section(scorecard: Scorecard) -> dict[str, Any] | None:
         ],
         "not_run": found.not_run,
         "unknown": found.unknown,
+        "set_aside": found.set_aside,
+        "seeds": found.seeds,
     }
 
 
