@@ -14,6 +14,8 @@ from pytest_behaviortrace.expected import ExpectedFailure, ExpectedFailures, Exp
 CHECKS = {"test_headroom": False, "test_lookalikes": True, "test_reward_control": True}
 ESTIMATORS = ("gas", "mine.scores:make")
 WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["serial", "xdist"])
+ON_WORKERS = pytest.mark.parametrize("workers", [("-n2",)], ids=["xdist"])
+SERIAL = pytest.mark.parametrize("workers", [()], ids=["serial"])
 GOOD_PASSES = (
     "expected failure did not happen: good passes gradient_magnitude; "
     "remove the line 'gradient_magnitude' of [good] in expected.toml"
@@ -301,7 +303,7 @@ def test_a_failure_that_does_not_happen_fails_the_session(repo, workers):
     assert set(repo.verdicts()) == {magnitude(e, s) for e in ("good", "bad") for s in range(3)}
 
 
-@WORKERS
+@SERIAL
 def test_it_is_only_said_where_the_entry_is_not_strict(repo, workers):
     expect(repo, '[good]\ngradient_magnitude = { reason = "noisy", strict = false }')
     result = repo.run("--bt-estimator=good", "-k", "magnitude", *workers)
@@ -363,7 +365,7 @@ def test_last_failed_does_not_look_for_a_row_that_never_was(repo):
 
 
 # -- from the command line and the ini file ----------------------------------------------------------------------------
-@WORKERS
+@SERIAL
 def test_a_file_that_cannot_be_used_exits_4_before_training(repo, workers):
     expect(repo, '[good]\nheadroom = "why"')
     result = repo.run("--bt-estimator=good", *workers)
@@ -387,7 +389,7 @@ def test_estimators_that_are_registered_but_not_graded_may_have_entries(repo):
     repo.run("--bt-estimator=doubles:bad", "-k", "magnitude").assert_outcomes(xfailed=3)
 
 
-@WORKERS
+@ON_WORKERS
 def test_the_path_is_relative_to_the_ini_file_and_can_be_overridden(repo, workers, monkeypatch):
     expect(repo, '[bad]\ngradient_magnitude = "why"')
     monkeypatch.chdir(repo.pytester.mkdir("below"))

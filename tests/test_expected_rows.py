@@ -9,6 +9,8 @@ from test_parametrize import repo, write
 assert repo  # the fixture
 
 WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["serial", "xdist"])
+ON_WORKERS = pytest.mark.parametrize("workers", [("-n2",)], ids=["xdist"])
+SERIAL = pytest.mark.parametrize("workers", [()], ids=["serial"])
 MAGNITUDE = 'checks=["gradient_magnitude"]'
 
 
@@ -32,7 +34,7 @@ def test_a_row_that_fails_as_expected_is_xfailed(repo: Repo, workers: tuple[str,
     assert "did not happen" not in result.stdout.str()
 
 
-@WORKERS
+@ON_WORKERS
 def test_the_file_of_the_ini_is_the_default(repo: Repo, workers: tuple[str, ...]) -> None:
     """An estimator of which this decorator knows nothing may be another's."""
     repo.pytester.makeini("[pytest]\nbt_expected_failures = sub/expected.toml")
@@ -67,7 +69,7 @@ def test_a_failure_that_does_not_happen_fails_the_session(repo: Repo, workers: t
     assert list(repo.path.glob(".pytest_cache/v/cache/lastfailed")) == []  # no test has that id
 
 
-@WORKERS
+@SERIAL
 def test_it_is_only_said_where_the_entry_is_not_strict(repo: Repo, workers: tuple[str, ...]) -> None:
     entry = '{"good": {"gradient_magnitude": {"reason": "noisy", "strict": False}}}'
     write(repo, '["good"]', f"{MAGNITUDE}, expected_failures={entry}")
@@ -77,7 +79,7 @@ def test_it_is_only_said_where_the_entry_is_not_strict(repo: Repo, workers: tupl
     assert "behaviortrace: expected failure did not happen: good passes gradient_magnitude; the entry" in told(result)
 
 
-@WORKERS
+@ON_WORKERS
 def test_nothing_is_concluded_from_a_selection(repo: Repo, workers: tuple[str, ...]) -> None:
     row = "checks/test_gradient_magnitude.py::test_gradient_magnitude[good-seed0]"
     for options, args, passed in ((MAGNITUDE, ("-k", "seed0 or seed1"), 2), (f'checks=["{row}"]', (), 1)):

@@ -9,6 +9,11 @@ import pytest
 from surface import Repo, magnitude
 
 WORKERS = pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["serial", "xdist"])
+ONE_OF_EACH = pytest.mark.parametrize(
+    ("on", "workers"), [("fail", ("-n2",)), ("regression", ())], ids=["fail-xdist", "regression-serial"]
+)
+ON_WORKERS = pytest.mark.parametrize("workers", [("-n2",)], ids=["xdist"])
+SERIAL = pytest.mark.parametrize("workers", [()], ids=["serial"])
 GOOD = "--bt-estimator=good"
 STABILITY = "checks/test_seed_stability.py::test_seed_stability"
 
@@ -56,7 +61,7 @@ HIGHER = "return Decision(Verdict.PASS, 'higher', 0.9, 0.88, 0.95, 0.5)"
 
 
 # -- what got worse fails ----------------------------------------------------------------------------------------------
-@WORKERS
+@ON_WORKERS
 def test_the_same_again_is_no_regression(repo, workers):
     baseline(repo)
     result = held(repo, *workers)
@@ -77,8 +82,7 @@ WORSE = {
 }
 
 
-@WORKERS
-@pytest.mark.parametrize("on", ["fail", "regression"])
+@ONE_OF_EACH
 def test_a_row_that_got_worse_fails_whatever_its_verdict(repo, workers, on):
     baseline(repo)
     becomes(repo, MANY)
@@ -111,7 +115,7 @@ def test_a_regression_stops_with_x_and_is_run_again_with_lf(repo):
     assert again.ret == 1
 
 
-@WORKERS
+@SERIAL
 def test_an_improvement_is_listed_and_fails_nothing(repo, workers):
     becomes(repo, BAD)
     baseline(repo)
@@ -148,7 +152,7 @@ def test_a_selection_is_no_regression_and_a_dead_worker_is(repo, workers):
 
 
 # -- --bt-fail-on=regression -------------------------------------------------------------------------------------------
-@WORKERS
+@ON_WORKERS
 def test_a_known_failure_is_shown_as_it_is_and_fails_nothing(repo, workers):
     becomes(repo, BAD)
     baseline(repo)
@@ -232,8 +236,7 @@ def test_other_conditions_are_refused(repo, change, words):
     assert words in refused(repo, "--bt-baseline=old.json")
 
 
-@WORKERS
-@pytest.mark.parametrize("on", ["fail", "regression"])
+@ONE_OF_EACH
 def test_of_other_seeds_what_is_about_the_same_seed_is_held(repo, workers, on):
     baseline(repo, "--bt-seeds=2")
     more = ("--bt-seeds=3", f"--bt-fail-on={on}", "--bt-report=new.json", *workers)

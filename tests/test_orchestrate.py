@@ -245,7 +245,7 @@ def test_draws_of_another_build_of_their_seed_are_rebuilt(recipe, cache, built_o
 # -- interruptions -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("moment", range(5))
+@pytest.mark.parametrize("moment", range(3))
 def test_kill_9_of_a_session_leaves_nothing_half_and_nobody_behind(moment, recipe, cache, fake_build):
     fake_build(sleep=0.3)
     running = session(cache)

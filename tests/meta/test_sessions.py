@@ -40,7 +40,7 @@ FIELDS = [
 def session(pytester: pytest.Pytester, store: Store, report: str, *more: str) -> pytest.RunResult:
     """One session in an empty repository, on the suite's own runs."""
     cache = f"--bt-cache-dir={store.cache_dir}"
-    flags = ("-p", "no:hypothesispytest", *(f"--bt-estimator={name}" for name in ESTIMATORS))
+    flags = ("-p", "no:hypothesispytest", "--bt-draws=1", *(f"--bt-estimator={name}" for name in ESTIMATORS))
     return pytester.runpytest_subprocess(cache, f"--bt-report={report}", *flags, *more)
 
 
@@ -63,7 +63,7 @@ def test_the_same_cache_gives_the_same_bytes_whatever_is_shown_beside_them(
 
     session(pytester, store, "workers.json", "-n", "2", "--bt-report=workers.html", "--junitxml=workers.xml")
     assert Path("serial.json").read_bytes() == Path("workers.json").read_bytes()
-    card = grade(ESTIMATORS, cache_dir=store.cache_dir, progress=False)
+    card = grade(ESTIMATORS, draws=1, cache_dir=store.cache_dir, progress=False)
     assert render(card).encode() == Path("serial.json").read_bytes()
     assert "norm-only</strong>" in card._repr_html_()
     assert loaded("gw0") == loaded("gw1") == []
@@ -86,5 +86,5 @@ def is_documented(report: dict[str, Any]) -> None:
     assert (report["schema"], report["suite"]) == (2, SUITE)
     assert [list(seed) for seed in report["seeds"]] == [["seed", "s_b_planted", "s_b_null", "gt", "n"]] * 3
     assert all(list(row) == FIELDS for row in report["rows"])
-    assert len(report["rows"]) == 3 + 2 * 39
-    assert "checks/test_fluency_control.py::test_fluency_control[gas-seed0-draw1]" in {r["id"] for r in report["rows"]}
+    assert len(report["rows"]) == 3 + 2 * 33
+    assert "checks/test_fluency_control.py::test_fluency_control[gas-seed0-draw0]" in {r["id"] for r in report["rows"]}

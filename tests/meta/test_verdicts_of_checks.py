@@ -81,8 +81,8 @@ def test_one_seed_wrong_is_named(grader: Grader, evidence: EvidenceStore) -> Non
 
 @pytest.mark.parametrize("cheat", list(CHEATS))
 def test_no_cheat_passes_the_checklist(grader: Grader, cheat: str) -> None:
-    verdicts = {o.verdict for check in GRADED for o in rows_of(grader, check, cheat, CHEATS[cheat])}
-    assert verdicts & {Verdict.FAIL, Verdict.INCONCLUSIVE}
+    stopped = {Verdict.FAIL, Verdict.INCONCLUSIVE}
+    assert any(o.verdict in stopped for check in GRADED for o in rows_of(grader, check, cheat, CHEATS[cheat]))
 
 
 def test_own_gradients_are_covered_block_by_block(grader: Grader, recipe: Recipe) -> None:
