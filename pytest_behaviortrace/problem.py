@@ -48,10 +48,11 @@ class AttributionProblem:
     Columns every problem has, one entry per item unless another shape is given:
 
     `kind`: what the items are. Siblings, spans and canaries were never trained on: advantage 1, reward NaN.
-    `step`, `group`: optimizer step at which the item was generated, and an id of its prompt group (ids mean nothing).
+    `step`, `group`: optimizer step before which the item was generated (S: after the last one), and an id of its prompt
+    group (ids mean nothing).
     `advantage`, `reward`: as the trainer saw them. `logprob`: mean log-probability, nats per token, under the policy
     that produced the item. `length`: completion tokens.
-    `learning_rate` (S,): learning rate of each optimizer step.
+    `learning_rate` (S,): learning rate of each optimizer step; there is none at step S, which siblings may have.
     `loss_type`, `loss_scale`: TRL's loss type, and the constant by which an item's term enters the batch loss.
     """
 

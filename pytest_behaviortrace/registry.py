@@ -103,7 +103,7 @@ class Registry:
         hint = f"; did you mean {close[0]!r}?" if close else "."
         return (
             f"unknown estimator {name!r}{hint} Registered: {few(sorted(self._found), 20)}. "
-            f"A function that is not registered is given as package.module:name"
+            f"A function that is not registered, or in a conftest.py outside of pytest, is given as package.module:name"
         )
 
     def load(self, name: str) -> Estimator:

@@ -190,13 +190,13 @@ def test_the_section_in_full():
         "seed 0: behaviour score 0.700 planted, 0.200 null; 310 of 2560 rollouts are ground truth",
         "",
         "the run itself (no estimator on trial)",
-        "  headroom            pass           3/3  seed0            0.810 [0.750, 0.860] chance 0.5, norm-only 0.550",
+        "  headroom            pass          3 of 3  seed0            0.810 [0.750, 0.860] chance 0.5, norm-only 0.550",
         "      every gate holds",
         "",
     ]
     assert lines(failing)[8] == "mine: FAILED (39 rows: 38 pass, 1 fail); its own time 1.50 s, memory +42 MB"
     at = lines(failing).index(
-        "  reward_control      fail           1/3  seed2            0.810 [0.750, 0.860] chance 0.5, norm-only 0.550"
+        "  reward_control      fail          1 of 3  seed2            0.810 [0.750, 0.860] chance 0.5, norm-only 0.550"
     )
     assert lines(failing)[at + 1 : at + 3] == [
         "      every gate holds",

@@ -35,6 +35,8 @@ FEWEST, MOST = 60, 400
 """Dots of one cloud."""
 NAMED, LONG_NAMES = 3, 120
 """Most estimators, and letters of their names, in the headline."""
+STRESS = "test_stress"
+"""The one check that shows nothing in pictures."""
 WORDY = 4
 """Most estimators whose cards say everything; those of more are short."""
 GROUPS = (("Failed", ("error", "fail")), ("Inconclusive", ("inconclusive",)), ("Not applicable", ("n/a",)))
@@ -91,6 +93,7 @@ def _page(scorecard: Scorecard, sheet: Sheet) -> dict[str, Any]:
         "baseline": changes.section(scorecard),
         "about": explain.ABOUT_RECORDED if recorded else explain.ABOUT,
         "no_truth": terminal.NO_TRUTH if recorded else "",
+        "bare": not scorecard.exhibits and any(row.check != STRESS and row.n for row in scorecard.rows),
         "luck": terminal.luck(scorecard),
         "seeds": sorted(scorecard.seeds, key=lambda facts: facts.seed),
         "headroom": {row.seed: row for row in scorecard.of(None) if row.check == "test_headroom"},

@@ -93,11 +93,11 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def cell(rows: Sequence[Row]) -> str:
-    """The worst verdict of a check's rows and how many have it: `fail 1/3`; empty where none ran."""
+    """The worst verdict of a check's rows and how many have it: `fail 1 of 3`; empty where none ran."""
     if not rows:
         return ""
     shown = _worst(rows)
-    count = f"{shown.verdict} {sum(row.verdict == shown.verdict for row in rows)}/{len(rows)}"
+    count = f"{shown.verdict} {sum(row.verdict == shown.verdict for row in rows)} of {len(rows)}"
     return f"**{count}**" if shown.verdict in ("fail", "error") else count
 
 

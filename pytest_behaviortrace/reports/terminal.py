@@ -28,6 +28,10 @@ COLOURS = {
 }  # fmt: skip
 
 
+LEGEND = (
+    "Of each check: its worst row, how many rows share that verdict, the estimate with its 95 % interval, chance, and "
+    "the control it comes closest to losing against (with a minus sign: that control turned round)."
+)
 NO_TRUTH = (
     "On a recorded run nobody knows which rollouts taught the behaviour. What needs ground truth is n/a: precision in "
     "the window, AUC against decoys, reward control, look-alikes. So no verdict here says that an estimator finds "
@@ -81,7 +85,8 @@ def _lines(scorecard: Scorecard, options: Sequence[str], width: int, verbose: bo
         for check, rows in checks.items():
             refuted = scorecard.refuted.get((name or "", check), "")
             yield from _check(check, rows, name or scorecard.estimators[0], refuted, options, width, verbose)
-    for remark in (NO_TRUTH if run is not None else "", luck(scorecard)):
+    shown = LEGEND if any(row.estimate is not None for row in scorecard.rows) else ""
+    for remark in (shown, NO_TRUTH if run is not None else "", luck(scorecard)):
         if remark:
             yield Line("")
             yield from (Line(line) for line in _wrapped(remark, width))
@@ -130,7 +135,7 @@ def _check(
     applicable = [row for row in rows if row.verdict != "n/a"]
     row = worst(applicable or rows)
     same = sum(r.verdict == row.verdict for r in rows)
-    head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same}/{len(rows)}':>5}  {place(row):<16} "
+    head = f"  {check.removeprefix('test_'):<19} {row.verdict:<12} {f'{same} of {len(rows)}':>7}  {place(row):<16} "
     yield Line((head + numbers(row)).rstrip(), COLOURS[row.verdict])
     yield from (Line(line) for line in _wrapped(SPREAD.sub("", row.reason), width, INDENT))
     expected = next((r.expected_failure for r in rows if r.expected_failure is not None), None)
