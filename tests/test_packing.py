@@ -31,14 +31,14 @@ def asked() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 class Mixing(nn.Module):
-    """Looks at earlier tokens, as no MLP of a decoder does."""
+    """Looks at the token before, as no MLP of a decoder does."""
 
     def __init__(self, own: nn.Module) -> None:
         super().__init__()
         self.up_proj, self.down_proj = own.up_proj, own.down_proj
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self.up_proj(x).cumsum(1))
+        return self.down_proj(self.up_proj(x + x.roll(1, 1)))
 
 
 def test_places_are_distinct_and_hold_everything_wanted():
@@ -97,7 +97,8 @@ def test_an_mlp_that_looks_at_other_tokens_is_run_on_all_of_them():
     model = policy()
     model.model.layers[-1].mlp = Mixing(model.model.layers[-1].mlp)
     engine, (ids, _, weights) = PerSampleGradients(model, BlockSketch.for_model(model, 512)), asked()
-    mask = torch.ones_like(ids)  # such a module would see padding too
+    # Such a module would see padding, and the first sample is looked at where it has a weight.
+    mask, weights = torch.ones_like(ids), weights.flip(0)
     assert engine._last_mlp is not None
     made = engine.exact(ids, mask, weights)
     assert engine._last_mlp is None

@@ -55,6 +55,8 @@ class Capture:
                 raise UnsupportedModel(f"{name} (Embedding) is a table beside the input embeddings")
             if module is not self.head:
                 self.modules[module] = name
+        if getattr(model.config.get_text_config(), "final_logit_softcapping", None):
+            raise UnsupportedModel(f"{type(plain).__name__} caps its logits after the output embeddings")
         if type(self.head) is not nn.Linear:
             raise UnsupportedModel(f"the output embeddings are a {type(self.head).__name__}, not a linear map")
         self._verified: set[nn.Module] = set()

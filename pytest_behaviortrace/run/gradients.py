@@ -17,6 +17,7 @@ from pytest_behaviortrace.run.batching import ROWS_PER_PASS, batches
 from pytest_behaviortrace.run.capture import Capture, UnsupportedModel, active_dropout
 from pytest_behaviortrace.run.coverage import check_coverage
 from pytest_behaviortrace.run.packing import last_mlp, only_at, packed, places
+from pytest_behaviortrace.run.placing import longest_alike, minds_padding
 from pytest_behaviortrace.run.sketch import BlockSketch, trainable
 from pytest_behaviortrace.run.sums import DotSums, SampleGradients, SketchSums, Sums, WholeSums
 from pytest_behaviortrace.run.uses import Use
@@ -69,8 +70,8 @@ class PerSampleGradients:
         if {name: p.size for name, p in sketch.parameters.items()} != sizes:
             raise ValueError("the sketch was laid out for another model: its parameters differ")
         self._modules = list(model.modules())
-        self._head_verified = self._coverage_verified = self._shortcut_verified = False
-        self._last_mlp = last_mlp(self.capture.backbone)
+        self._head_verified = self._coverage_verified = self._pass_verified = False
+        self._last_mlp, self._longest = last_mlp(self.capture.backbone), longest_alike(model.config)
 
     def __call__(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_weights: Sequence[torch.Tensor]
@@ -142,6 +143,11 @@ class PerSampleGradients:
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, weights: torch.Tensor, logprob: torch.Tensor
     ) -> Iterator[_Pass]:
         """Every backward pass that any sample needs; fills in `logprob`."""
+        if self._longest is not None and weights.shape[2] > self._longest:
+            raise UnsupportedModel(
+                f"{type(self.model).__name__} rotates positions by the length of a batch beyond {self._longest} tokens,"
+                f" and this batch has {weights.shape[2]}: rollouts cannot be measured beside others"
+            )
         for jobs in batches(weights, self.rows_per_pass):
             rows = torch.tensor([sample for sample, _ in jobs], device=weights.device)
             turns = torch.stack([weights[list(sets), sample] for sample, sets in jobs], 1)
@@ -174,9 +180,10 @@ class PerSampleGradients:
         """
         head = self.capture.head
         # What predicts a weighted token; the last of them is predicted, never read.
-        place = places((turns != 0).any(0)[:, 1:])
+        wanted = (turns != 0).any(0)[:, 1:]
+        place = places(wanted)
         read = {"input_ids": ids[:, :-1], "attention_mask": mask[:, :-1], "use_cache": False}
-        self._verify_shortcut(read, place)
+        self._verify_pass(read, place[:1, : int(wanted[0].sum())])
         with (
             self._undisturbed(),
             torch.enable_grad(),
@@ -210,20 +217,28 @@ class PerSampleGradients:
             yield uses
 
     @torch.no_grad()
-    def _verify_shortcut(self, read: Mapping[str, Any], place: torch.Tensor) -> None:
-        """Once: what the last MLP makes of a token must not depend on the tokens beside it."""
-        if self._shortcut_verified:
+    def _verify_pass(self, read: Mapping[str, Any], place: torch.Tensor) -> None:
+        """Once: neither the padding of a sample nor, in the last MLP, the tokens beside a token may matter to it.
+
+        `place` (1, k): where the first sample predicts a weighted token.
+        """
+        if self._pass_verified:
             return
+        exact = self.capture.head.weight.dtype == torch.float32 and isinstance(self.autocast(), nullcontext)
         first = {name: v[:1] if isinstance(v, torch.Tensor) else v for name, v in read.items()}
         with self._undisturbed(), self.autocast():
-            whole = packed(self.capture.backbone(**first).last_hidden_state, place[:1]).float()
-            with only_at(self._last_mlp, place[:1]):
-                short = packed(self.capture.backbone(**first).last_hidden_state, place[:1]).float()
-        exact = self.capture.head.weight.dtype == torch.float32 and isinstance(self.autocast(), nullcontext)
+            if minds_padding(self.capture.backbone, first, place, 1e-3 if exact else 5e-2):
+                raise UnsupportedModel(
+                    f"{type(self.model).__name__} counts positions from the first column of a batch: what it makes of "
+                    "a rollout depends on how far it is padded"
+                )
+            whole = packed(self.capture.backbone(**first).last_hidden_state, place).float()
+            with only_at(self._last_mlp, place):
+                short = packed(self.capture.backbone(**first).last_hidden_state, place).float()
         tolerance = 1e-5 if exact else 1e-2
         if not torch.allclose(short, whole, rtol=tolerance, atol=tolerance * float(whole.abs().max())):
             self._last_mlp = None
-        self._shortcut_verified = True
+        self._pass_verified = True
 
     @torch.no_grad()
     def _verify_head(self, ids: torch.Tensor, mask: torch.Tensor, logits: torch.Tensor, place: torch.Tensor) -> None:

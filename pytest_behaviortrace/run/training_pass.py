@@ -193,7 +193,8 @@ class TrainingPass:
         self.capture.check_shape(module, gradient, len(self.ids))
         self.capture.verify(Call(module, given, self._calls[module].output))
         if not self._reaches_prompt:  # behind the last attention no loss leads to a prompt
-            self._reaches_prompt = bool(gradient[:, : self._first - 1].any())
+            known = _by_tokens(gradient, self.ids.shape[1])
+            self._reaches_prompt = not known or bool(gradient[:, : self._first - 1].any())
         for one, read, mine in zip(self._bins, self._read(given), self._of_bins(gradient), strict=True):
             for name, use in self.capture.uses(module, read, mine):
                 self._note(one, name, use)
@@ -201,7 +202,9 @@ class TrainingPass:
             self._expected[name] -= 1
 
     def _of_bins(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Of (batch, tokens, ...), the rows of each bin and the tokens that matter there."""
+        """Of (batch, tokens, ...), the rows of each bin and the tokens that matter; of other shapes all of them."""
+        if not _by_tokens(values, self.ids.shape[1]):
+            return [values.index_select(0, one.rows) for one in self._bins]
         begins = [one.read.start if self._reaches_prompt else self._first - 1 for one in self._bins]
         # Several times as fast as an index of rows and columns together.
         return [
@@ -226,6 +229,11 @@ class TrainingPass:
         if self._expected[name] == 1:
             one.sums.add(name, uses)
             uses.clear()
+
+
+def _by_tokens(values: torch.Tensor, tokens: int) -> bool:
+    """Whether the second dimension is certainly that of the tokens; some norms see (batch, heads, tokens, features)."""
+    return values.shape[1] == tokens and (values.dim() <= 3 or values.shape[2] != tokens)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
