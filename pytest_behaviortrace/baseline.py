@@ -70,6 +70,8 @@ class Comparison:
     """Ids of rows of the baseline that cannot be compared: of a seed, or over seeds, that are others here."""
     seeds: str = ""
     """How the seeds differ, where rows were set aside."""
+    fresh: tuple[str, ...] = ()
+    """Ids of rows of estimators that the baseline has, and rows that it has not: no failure of theirs is known."""
 
     def change(self, id: str) -> tuple[str, Change] | None:
         """`regression` or `improvement`, and how, of a row; None of a row that is neither."""
@@ -189,6 +191,7 @@ def compare(
         tuple(name for name in estimators if name not in on_trial),
         tuple(apart),
         seeds_differ(old.conditions, seeds).describe() if apart else "",
+        tuple(id for id, row in new.items() if id not in old.rows and row.estimator in on_trial),
     )
 
 
@@ -202,6 +205,7 @@ def to_dict(found: Comparison) -> dict[str, object]:
         "not_run": list(found.not_run),
         "not_in_baseline": list(found.unknown),
         "set_aside": list(found.set_aside),
+        "new_rows": list(found.fresh),
         "seeds": found.seeds or None,
     }
 

@@ -273,6 +273,7 @@ def test_compare_as_json(compare):
         "not_run",
         "not_in_baseline",
         "set_aside",
+        "new_rows",
         "seeds",
     }
 

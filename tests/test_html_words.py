@@ -178,10 +178,11 @@ def test_a_baseline_that_nothing_fell_below_and_none_at_all() -> None:
     page = html.render(same)
     assert '<span class="chip v-pass">nothing got worse</span>' in page
     assert "<h3>Regressions</h3>" not in page
-    apart = replace(same.comparison, set_aside=("a.py::apart[x]",), seeds="seeds 0-1 there, 0 here")
+    apart = replace(same.comparison, set_aside=("a.py::apart[x]",), seeds="seeds 0-1 there, 0 here", fresh=("n[y]",))
     page = html.render(replace(card, comparison=apart))
     assert "1 row of the baseline cannot be compared: seeds 0-1 there, 0 here" in page
     assert "<bdi>a.py::apart[x]</bdi>" in page
+    assert "1 row of this session is not in the baseline, which excuses no failure of it" in page
     gone = replace(same.comparison, regressions=(replace(card.comparison.regressions[0], id="a.py::gone[x]"),))
     assert "<bdi>gone[x]</bdi>" in html.render(replace(card, comparison=gone))
     assert "aseline" not in html.render(replace(card, comparison=None)).partition("<body>")[2]

@@ -27,6 +27,7 @@ def section(scorecard: Scorecard) -> dict[str, Any] | None:
         "unknown": found.unknown,
         "set_aside": found.set_aside,
         "seeds": found.seeds,
+        "fresh": found.fresh,
     }
 
 

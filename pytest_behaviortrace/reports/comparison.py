@@ -20,13 +20,14 @@ def render(found: Comparison) -> Iterator[tuple[str, str | None]]:
         yield f"  improvement: {change.describe()}", "green"
     for name in found.unknown:
         yield f"  not in the baseline: {name}; nothing of it can get worse until the baseline is made again", "yellow"
-    for what, ids, why in (
-        ("not run", found.not_run, ""),
-        ("set aside", found.set_aside, f" cannot be compared ({found.seeds})"),
+    for what, ids, whose in (
+        ("not run", found.not_run, "of the baseline"),
+        ("set aside", found.set_aside, f"of the baseline cannot be compared ({found.seeds})"),
+        ("new", found.fresh, "not in the baseline, so no failure of them is known there"),
     ):
         if ids:
             named = few([id.partition("::")[2] or id for id in ids], NAMED)
-            yield f"  {what}: {len(ids)} row{'s' * (len(ids) != 1)} of the baseline{why}: {named}", "yellow"
+            yield f"  {what}: {len(ids)} row{'s' * (len(ids) != 1)} {whose}: {named}", "yellow"
 
 
 def headline(found: Comparison) -> str:
