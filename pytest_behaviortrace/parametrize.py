@@ -56,9 +56,10 @@ def parametrize_with_checks(
             row()
 
     Ids are `check-estimator-seed-draw`, such as `fluency_control-mymethod-seed0-draw1`. A row that fails (or whose
-    estimator breaks) fails its test; one that is inconclusive or n/a skips it, with the reason. A test that
-    would pass without having called its row fails. Rows of the run itself (headroom) have no estimator in their id. What is missing in the cache is trained when the first row runs, once,
-    also under xdist. Arguments are those of `grade`; names may also be those that a conftest hook registers.
+    estimator breaks) fails its test; one that is inconclusive or n/a skips it, with the reason. A test that would pass
+    without having called its row fails. Rows of the run itself (headroom) have no estimator in their id. What is
+    missing in the cache is trained when the first row runs, once, also under xdist. Arguments are those of `grade`;
+    names may also be those that a conftest hook registers.
 
     `expected_failures`: `{"mymethod": {"lookalikes": "why"}}`, or a TOML file of that form; by default the file that
     `bt_expected_failures` in pytest's ini file names. Such rows are xfailed; if none of a check's rows fails although
