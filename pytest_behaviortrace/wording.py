@@ -31,6 +31,12 @@ def escaped(name: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}...{text[0]}"
 
 
+def place(path: object) -> str:
+    """A path as it is, so that it can be copied; one that `unfit` would refuse, in quotes as ASCII with escapes."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)
+
+
 def printable(text: str) -> str:
     """The text with a space in place of everything that `unfit` refuses; line breaks too."""
     return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)

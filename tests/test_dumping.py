@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 from problems import make_problem
 
+from pytest_behaviortrace import dumping
+from pytest_behaviortrace.__main__ import main
 from pytest_behaviortrace.dumping import Writer, dump, name_in
 from pytest_behaviortrace.estimator import claims, needs
 from pytest_behaviortrace.loading import load_problem
+from pytest_behaviortrace.questions import Question
+from pytest_behaviortrace.scorecard import Row
 
 FLUENCY = "checks/test_fluency_control.py::test_fluency_control[{}-seed0-draw1]"
 
@@ -52,6 +56,21 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="exists already; give a folder that is new or empty"):
         dump("gas", FLUENCY.format("gas"), tmp_path, cache_dir=tmp_path / "cache")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_the_command_shows_a_path_escaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "turned\u202e\x1b[2J"
+    (folder / "problem-0").mkdir(parents=True)
+    row = Row(FLUENCY.format("gas"), "gas", "test_fluency_control", 0, 1, "pass", reason="fine")
+    asked = Question("rollouts", 6, None, None, "which?")
+    monkeypatch.setattr(dumping, "dump", lambda *_, **__: dumping.Dumped(row, (folder / "problem-0",), (asked,)))
+    assert main(["dump", row.id, f"--out={folder}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
+    assert lines[1].startswith(ascii(str(folder / "problem-0")))
 
 
 @needs(gradients=True)
