@@ -29,7 +29,7 @@ from pytest_behaviortrace.questions import Question, question
 from pytest_behaviortrace.run.formats import write_array
 from pytest_behaviortrace.scoring import vouched
 from pytest_behaviortrace.whole_folder import require_free, whole_folder
-from pytest_behaviortrace.wording import place
+from pytest_behaviortrace.wording import place, require_no_nul
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.scorecard import Row
@@ -82,6 +82,7 @@ def dump(
     Raises `ValueError` for a row that is unknown, has no estimator or no run, and a folder in use; `NotDumped` (an
     `OSError`) where it cannot be written; otherwise as `grade`.
     """
+    require_no_nul(folder, "folder")
     path = Path(folder)
     asked = Asked(
         named(estimator, name or name_in(row)),

@@ -154,6 +154,15 @@ def test_an_interval_that_lies_clear_of_the_old_one_counts_whatever_the_verdict(
         assert baseline.improvement(row(verdict), close) is None
 
 
+def test_numbers_of_an_edited_file_stay_short():
+    sentence = baseline.regression(row("pass", -1e308, 1e308), row("fail", -1e308, 0.5))
+    assert len(sentence) < 200
+    assert "[-1e+308, 1e+308] before" in sentence
+    assert baseline.regression(row("pass", 0.6, 0.8), row("fail")).endswith(
+        ": 0.700 [0.600, 0.800] before, 0.700 [0.600, 0.800] now"
+    )
+
+
 def test_both_at_once_is_worse():
     assert baseline.regression(row("fail"), row("pass", 0.1, 0.2)) is not None
     assert baseline.improvement(row("fail"), row("pass", 0.1, 0.2)) is None

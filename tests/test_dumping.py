@@ -74,6 +74,11 @@ def test_the_command_shows_a_path_escaped(
     assert lines[1].startswith(ascii(str(folder / "problem-0")))
 
 
+def test_a_folder_with_a_nul_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^folder='a\\x00b' has a NUL character"):
+        dump("gas", FLUENCY.format("gas"), "a\0b", cache_dir=tmp_path)
+
+
 @needs(gradients=True)
 @claims(target_sign=True)
 def mine(problem: Any) -> Any:
