@@ -15,6 +15,7 @@ from pytest_behaviortrace import bounds, checklist, time_limit
 from pytest_behaviortrace.expected import ExpectedFailure, ExpectedFailures, ExpectedFailuresError, entries_of, load
 from pytest_behaviortrace.options import DRAWS, RECIPE, SEEDS
 from pytest_behaviortrace.registry import Registered, Registry, RegistryError, made, require_fit
+from pytest_behaviortrace.wording import require_no_nul
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.estimator import Estimator
@@ -55,6 +56,9 @@ class Asked:
                 raise TypeError(f"{name}={value!r} is not a whole number; give how many, such as 3")
             if value < 1:
                 raise ValueError(f"{name}={value!r} is not a number of at least 1; give how many, such as 3")
+        for name in ("isolate", "exhibits"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise TypeError(f"{name}={value!r:.80} is neither True nor False; give one of them")
         object.__setattr__(self, "timeout", time_limit.seconds(self.timeout, "timeout"))
         if isinstance(self.checks, str):
             raise TypeError(f"checks={self.checks!r} is one text; give a list, such as [{self.checks!r}]")
@@ -69,6 +73,7 @@ class Asked:
             path = getattr(self, name)
             if path is not None and not isinstance(path, str | os.PathLike):
                 raise TypeError(f"{name}={path!r} is no path")
+            require_no_nul(path, name)
         self._require_place_for_runs()
         self._require_one_kind_of_run()
         rows = checklist.count(checklist.declared(), len(self.estimators), self.seeds, self.draws)
@@ -134,6 +139,7 @@ class Asked:
                 f"expected_failures={given!r:.80} is neither a path nor a dict, such as "
                 f"{{'gas': {{'lookalikes': 'why'}}}}"
             )
+        require_no_nul(given, "expected_failures")
         path = Path(given).expanduser()
         try:
             return load(path, os.fspath(given), checklist.on_trial(), None)  # a file may speak of others too

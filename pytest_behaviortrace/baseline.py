@@ -243,5 +243,10 @@ def _numbers(old: Row, new: Row) -> str:
 def _interval(row: Row) -> str:
     if row.estimate is None:
         return ""
-    ends = f" [{row.low:.3f}, {row.high:.3f}]" if row.low is not None and row.high is not None else ""
-    return f"{row.estimate:.3f}{ends}"
+    ends = f" [{_number(row.low)}, {_number(row.high)}]" if row.low is not None and row.high is not None else ""
+    return f"{_number(row.estimate)}{ends}"
+
+
+def _number(value: float) -> str:
+    """Three places; a number that no check gives, such as 1e308 in a file that somebody edited, stays short."""
+    return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"

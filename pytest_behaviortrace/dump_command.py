@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from pytest_behaviortrace.dumping import dump, name_in
     from pytest_behaviortrace.run.cache import CacheError, folder_bytes, human_bytes
     from pytest_behaviortrace.run.orchestrate import TrainingFailed
+    from pytest_behaviortrace.wording import place
 
     try:
         name = name_in(args.row)
@@ -56,6 +57,6 @@ def run(args: argparse.Namespace) -> int:
         print("the estimator was asked nothing in this row, so there is no problem to look at")
         return 1
     for problem, question in zip(found.problems, found.questions, strict=True):
-        print(f"{problem} ({human_bytes(folder_bytes(problem))}): {question.asked}")
+        print(f"{place(problem)} ({human_bytes(folder_bytes(problem))}): {question.asked}")
     print(f"pytest_behaviortrace.load_problem({str(found.problems[0])!r}) is the problem, scores.npy what it scored")
     return 0

@@ -29,6 +29,7 @@ from pytest_behaviortrace.questions import Question, question
 from pytest_behaviortrace.run.formats import write_array
 from pytest_behaviortrace.scoring import vouched
 from pytest_behaviortrace.whole_folder import require_free, whole_folder
+from pytest_behaviortrace.wording import place, require_no_nul
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.scorecard import Row
@@ -81,6 +82,7 @@ def dump(
     Raises `ValueError` for a row that is unknown, has no estimator or no run, and a folder in use; `NotDumped` (an
     `OSError`) where it cannot be written; otherwise as `grade`.
     """
+    require_no_nul(folder, "folder")
     path = Path(folder)
     asked = Asked(
         named(estimator, name or name_in(row)),
@@ -130,7 +132,7 @@ def _written(path: Path, grading: GradingSession) -> Iterator[Path]:
             raise
         why = error.strerror or error
         raise NotDumped(
-            f"{path} was not written ({why}), and nothing of it is left; make room, or choose another folder"
+            f"{place(path)} was not written ({why}), and nothing of it is left; make room, or choose another folder"
         ) from None
 
 
@@ -151,8 +153,8 @@ def _index(row: Row, writer: Writer) -> str:
     """The same for people."""
     lines = [row.id, f"{row.verdict}: {row.reason}", "", "What the estimator was asked, in this order:", ""]
     for name, one in writer.questions.items():
-        place = [f"{word} {n}" for word, n in (("seed", one.seed), ("draw", one.draw)) if n is not None]
-        lines.append(f"{name}  {', '.join([*place, one.asked])}")
+        about = [f"{word} {n}" for word, n in (("seed", one.seed), ("draw", one.draw)) if n is not None]
+        lines.append(f"{name}  {', '.join([*about, one.asked])}")
     lines += [
         "",
         "pytest_behaviortrace.load_problem(folder) loads one; scores.npy in it is what it scored, item by item.",
@@ -162,16 +164,16 @@ def _index(row: Row, writer: Writer) -> str:
 
 def name_in(row: str) -> str:
     """The estimator's name in the id of a row. Raises `ValueError` for what is no id of a row."""
-    place = re.fullmatch(r"checks/(test_\w+)\.py::(?P<check>test_\w+)\[(?P<rest>.+)\]", row, re.DOTALL)
-    check = next((c for c in declared() if place is not None and c.name == place["check"]), None)
-    if place is None or check is None:
+    parts = re.fullmatch(r"checks/(test_\w+)\.py::(?P<check>test_\w+)\[(?P<rest>.+)\]", row, re.DOTALL)
+    check = next((c for c in declared() if parts is not None and c.name == parts["check"]), None)
+    if parts is None or check is None:
         raise ValueError(
             f"{row!r} is no id of a row; copy one from pytest, such as "
             f"'checks/test_fluency_control.py::test_fluency_control[gas-seed0-draw1]'"
         )
     if "bt_estimator" not in check.arguments:
         raise ValueError(f"{row!r} puts no estimator on trial, so that there is no problem to dump")
-    rest = place["rest"]
+    rest = parts["rest"]
     for component in check.components:
         rest = rest.removesuffix(f"-{component}")
     for argument, part in (("bt_draw", r"-draw\d+$"), ("bt_seed", r"-(seed\d+|run)$")):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -56,9 +56,10 @@ def parametrize_with_checks(
             row()
 
     Ids are `check-estimator-seed-draw`, such as `fluency_control-mymethod-seed0-draw1`. A row that fails (or whose
-    estimator breaks) fails its test; one that is inconclusive or n/a skips it, with the reason. Rows of the run itself
-    (headroom) have no estimator in their id. What is missing in the cache is trained when the first row runs, once,
-    also under xdist. Arguments are those of `grade`; names may also be those that a conftest hook registers.
+    estimator breaks) fails its test; one that is inconclusive or n/a skips it, with the reason. A test that would pass
+    without having called its row fails. Rows of the run itself (headroom) have no estimator in their id. What is
+    missing in the cache is trained when the first row runs, once, also under xdist. Arguments are those of `grade`;
+    names may also be those that a conftest hook registers.
 
     `expected_failures`: `{"mymethod": {"lookalikes": "why"}}`, or a TOML file of that form; by default the file that
     `bt_expected_failures` in pytest's ini file names. Such rows are xfailed; if none of a check's rows fails although
@@ -104,6 +105,25 @@ def introduce(request: pytest.FixtureRequest) -> None:
     suite = request.getfixturevalue(ARGUMENT).suite
     suite.config = request.config
     suite.test = f"{request.node.parent.nodeid}::{request.node.originalname}"
+    suite.called = False
+    if not request.config.pluginmanager.has_plugin(MustCall.NAME):
+        request.config.pluginmanager.register(MustCall(), MustCall.NAME)
+
+
+class MustCall:
+    """The hook of a session that has such rows: a test that never calls its row has graded nothing, and fails."""
+
+    NAME = "behaviortrace-must-call"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        """A test that ended otherwise (failed, skipped) has said why, and is left alone."""
+        result = yield
+        callspec = getattr(pyfuncitem, "callspec", None)
+        row = None if callspec is None else callspec.params.get(ARGUMENT)
+        if isinstance(row, CheckRow) and not row.suite.called:
+            pytest.fail(f"{pyfuncitem.originalname} never called {ARGUMENT}(), so nothing was graded", pytrace=False)
+        return result
 
 
 def id_of(spec: RowSpec) -> str:
@@ -120,6 +140,8 @@ class Suite:
     config: pytest.Config | None = None
     test: str = ""
     """Id of the test whose row is running, without its row."""
+    called: bool = False
+    """Whether that row was called."""
     _grading: GradingSession | Exception | None = field(default=None, repr=False)
 
     def grading(self) -> GradingSession | Exception:
@@ -187,6 +209,7 @@ class CheckRow:
         from pytest_behaviortrace.api import as_they_come
         from pytest_behaviortrace.verdict import ClaimFailed
 
+        self.suite.called = True
         grading = self.suite.grading()
         if isinstance(grading, Exception):
             _refuse(grading)

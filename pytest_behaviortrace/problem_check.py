@@ -24,6 +24,15 @@ SHAPES: Mapping[str, str] = {
     "targets_by_step": "SK", "reference": "mK", "span_gradients": "nK",
 }  # fmt: skip
 """Dimensions of each array: n items, S steps, K buckets, m reference rows; the same letter, the same number."""
+RAGGED: Mapping[str, str] = {"prompt_ids": "iu", "completion_ids": "iu", "behavior_mask": "b"}
+"""What is an array for each item, and of which kinds (`numpy.dtype.kind`) its numbers are."""
+TEXTS = ("prompt_text", "completion_text")
+KINDS: Mapping[str, str] = {
+    **dict.fromkeys(SHAPES, "f"), **dict.fromkeys(("step", "group", "length"), "iu"), **RAGGED,
+    **{f"{name}.ends": "iu" for name in RAGGED},
+}  # fmt: skip
+"""Of which kinds the numbers of each array are, as `AttributionProblem` documents them."""
+WORDS = {"f": "floating-point numbers", "iu": "whole numbers", "b": "truth values"}
 GRADIENTS = tuple(name for name in (*SHAPES, "blocks") if name not in COLUMNS and name not in NEED_OF)
 PARTS = {"facts": dict, "plain": dict, "ragged": list, "arrays": list, "absent": dict, "files": dict}
 
@@ -34,6 +43,7 @@ class NotWhole(ValueError):
 
 def described(room: Path, name: str, schema: int) -> dict[str, Any]:
     """What a JSON file of a dump says. Raises `NotWhole`: it is missing, no such file, or of another schema."""
+    _require_regular(room / name)
     try:
         said = json.loads((room / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -61,6 +71,7 @@ def checked(room: Path, name: str) -> dict[str, Any]:
         sizes = _sizes(shapes)
         _check_ragged(room, said["ragged"], shapes, sizes["n"])
         _check_plain(said["plain"], sizes)
+        _check_absent(said["absent"])
     except NotWhole:
         raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -83,7 +94,8 @@ def absent_of(needs: Needs, problem: AttributionProblem) -> str | None:
 def _check_facts(facts: Mapping[str, Any]) -> None:
     if facts["kind"] not in get_args(Kind) or not isinstance(facts["loss_type"], str):
         raise NotWhole(f"problem.json names unknown items, {facts['kind']!r:.40}")
-    if not all(isinstance(word, int) and word >= 0 for word in facts["rng_seed"]):
+    words = facts["rng_seed"]
+    if not isinstance(words, list) or not all(type(word) is int and word >= 0 for word in words):
         raise NotWhole(f"problem.json has a seed of random numbers that is none, {facts['rng_seed']!r:.40}")
     if unknown := [need for need in facts["carried"] if need not in EVERYTHING.names()]:
         raise NotWhole(f"problem.json carries an unknown need, {unknown[0]!r:.40}")
@@ -96,13 +108,20 @@ def _check_files(room: Path, said: Mapping[str, Any]) -> dict[str, tuple[int, ..
     for name in (*COLUMNS, *said["arrays"], *ragged):
         if name not in said["files"]:
             raise NotWhole(f"problem.json does not say what {name}.npy holds")
+        if name not in KINDS:
+            raise NotWhole(f"problem.json names an unknown array, {name!r:.40}")
+        if name not in COLUMNS and (name in said["arrays"]) != (name in SHAPES):
+            raise NotWhole(f"problem.json has {name!r} in another form than a dump writes")
         dtype, shape = said["files"][name]
         shapes[name] = tuple(int(size) for size in shape)
         _check_file(room / f"{name}.npy", np.dtype(dtype), shapes[name])
+        if np.dtype(dtype).kind not in KINDS[name]:
+            raise NotWhole(f"{name}.npy holds {np.dtype(dtype)} where {WORDS[KINDS[name]]} belong")
     return shapes
 
 
 def _check_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    _require_regular(path)
     try:
         with path.open("rb") as stream:
             np.lib.format.read_magic(stream)
@@ -118,6 +137,12 @@ def _check_file(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Non
         raise NotWhole(f"{path.name} holds {_of(found, kind)} where {_of(shape, dtype)} were written")
     if held != (bytes_ := dtype.itemsize * int(np.prod(shape, dtype=np.int64))):
         raise NotWhole(f"{path.name} holds {held} bytes of numbers where {bytes_} were written")
+
+
+def _require_regular(path: Path) -> None:
+    """Raise `NotWhole` for what is there and no file: to open a pipe would wait for its writer, perhaps forever."""
+    if path.exists() and not path.is_file():
+        raise NotWhole(f"{path.name} cannot be read (it is no regular file)")
 
 
 def _of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
@@ -149,12 +174,26 @@ def _check_ragged(room: Path, names: list[str], shapes: Mapping[str, tuple[int, 
 
 def _check_plain(plain: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     for name, value in plain.items():
-        if isinstance(value, list) and len(value) != sizes["n"]:
+        if name in ("blocks", "behavior"):
+            continue
+        if name not in (*RAGGED, *TEXTS) or not isinstance(value, list):
+            raise NotWhole(f"problem.json has {name!r:.40} in another form than a dump writes")
+        if len(value) != sizes["n"]:
             raise NotWhole(f"problem.json has {len(value)} of {name!r} for {sizes['n']} items")
-        if isinstance(value, list) and name.endswith("_text") and not all(isinstance(text, str) for text in value):
+        if name in TEXTS and not all(isinstance(text, str) for text in value):
             raise NotWhole(f"problem.json has a {name!r} that is no text")
     if not isinstance(plain["behavior"], str | None):
         raise NotWhole("problem.json has a behaviour that is no text")
+    if not isinstance(plain["blocks"], dict | None):
+        raise NotWhole("problem.json has blocks in another form than a dump writes")
     for name, (start, stop) in (plain["blocks"] or {}).items():
+        if not (type(start) is type(stop) is int):
+            raise NotWhole(f"problem.json has a block {name!r:.80} whose ends are no whole numbers")
         if not 0 <= start <= stop <= sizes.get("K", stop):
             raise NotWhole(f"problem.json has a block {name!r:.80} that lies outside the sketch")
+
+
+def _check_absent(absent: Mapping[str, Any]) -> None:
+    for name, reason in absent.items():
+        if not (name in KINDS or name in TEXTS or name in NEED_OF or name == "blocks") or not isinstance(reason, str):
+            raise NotWhole(f"problem.json says of {name!r:.40} that it is not served, without a reason")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,6 +23,9 @@ LONGEST = 4_096
 
 LIBRARIES = ("numpy", "torch", "transformers", "trl")
 """Libraries whose versions move the numbers. Of this package the suite version says it."""
+
+DECIDED = ("pass", "fail", "inconclusive")
+"""Verdicts that only a run can give."""
 
 MAKE = "make it again with --bt-report"
 
@@ -110,6 +114,7 @@ def parse(text: str, shown: str) -> Snapshot:
             row = _row(entry, f"rows[{place}]")
             if row.id in rows:
                 raise _Wrong(f"rows[{place}].id", "is there twice")
+            _agree(row, conditions, f"rows[{place}]")
             rows[row.id] = row
         checklist = _map(found, "checklist")
         for name, verdict in checklist.items():
@@ -143,9 +148,12 @@ def _conditions(found: Mapping[str, Any]) -> Conditions:
     recipe = None if recipe is None else _map(found, "recipe")
     run = None if run is None else _map(found, "run")
     versions = _map(found, "versions")
-    seeds = []
+    seeds: list[int] = []
     for place, entry in enumerate(_list(found, "seeds")):
-        seeds.append(_count(_get(_map({"seed": entry}, "seed"), "seed"), f"seeds[{place}].seed"))
+        seed = _count(_get(_map({"seed": entry}, "seed"), "seed"), f"seeds[{place}].seed")
+        if seed in seeds:
+            raise _Wrong(f"seeds[{place}].seed", f"is {_short(seed)}, which is there twice")
+        seeds.append(seed)
 
     def of(table: Mapping[str, Any] | None, where: str, name: str) -> str | None:
         return None if table is None else _text(_get(table, name), f"{where}.{name}")
@@ -176,6 +184,27 @@ def _row(entry: Any, where: str) -> Row:
     if None not in (values["low"], values["high"]) and values["low"] > values["high"]:
         raise _Wrong(f"{where}.low", "is above its high")
     return Row(**values)
+
+
+def _agree(row: Row, conditions: Conditions, where: str) -> None:
+    """Whether a row is about what its id says, and about a seed of the report.
+
+    A row that decided nothing may be about a seed that the report lacks: the training that failed left no facts.
+    """
+    if row.seed is not None and row.seed not in conditions.seeds and row.verdict in DECIDED:
+        raise _Wrong(f"{where}.seed", f"is {_short(row.seed)}, which is none of the report's seeds")
+    run = "run" if conditions.recipe_hash is None else None
+    place = run if row.seed is None else f"seed{row.seed}"
+    parts = [row.estimator, place, None if row.draw is None else f"draw{row.draw}"]
+    told, start = f"{row.id.removesuffix(']')}-", f"checks/{row.check}.py::{row.check}["
+    known = [part for part in parts if part is not None]
+    # A check that is not about the run (stress) has no `run` in its ids; what follows the known parts is a component.
+    starts = [
+        start + "".join(f"{part}-" for part in known if with_run or part is not run) for with_run in (True, False)
+    ]
+    rest = next((told.removeprefix(known) for known in starts if told.startswith(known)), None)
+    if rest is None or not row.id.endswith("]") or re.match(r"(seed|draw)\d+-", rest):
+        raise _Wrong(f"{where}.id", f"is {_short(row.id)}, which disagrees with its check, estimator, seed or draw")
 
 
 def _get(table: Mapping[str, Any], name: str, where: str = "") -> Any:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pytest_behaviortrace.wording import place
+
 LOCK = ".lock"
 _UNFINISHED = re.compile(r"\..+\.unfinished-[0-9a-f]{8}")
 _NO_LOCKS = (OSError, NotImplementedError)
@@ -24,10 +26,23 @@ _NO_LOCKS = (OSError, NotImplementedError)
 
 def require_free(target: Path) -> None:
     """Raise `ValueError` where a folder is in use, or cannot be put in place in one step."""
+    shown = place(target)
+    if _holds_the_current(target):
+        raise ValueError(f"{shown} is the current folder or holds it, and is not replaced; give a new folder in it")
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
-        raise ValueError(f"{target} exists already; give a folder that is new or empty")
+        raise ValueError(f"{shown} exists already; give a folder that is new or empty")
     if os.path.ismount(target):
-        raise ValueError(f"{target} is a mount point, which cannot be put in place in one step; give a folder in it")
+        raise ValueError(f"{shown} is a mount point, which cannot be put in place in one step; give a folder in it")
+
+
+def _holds_the_current(target: Path) -> bool:
+    """Whether whoever stands in the current folder would stand in one that is gone, were the target replaced."""
+    try:
+        current = Path.cwd().resolve()
+    except OSError:  # it is gone already
+        return False
+    real = Path(os.path.realpath(target))
+    return real == current or real in current.parents
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Sequence
 
@@ -29,6 +30,18 @@ def escaped(name: str) -> str:
     """The name in quotes, as ASCII with escapes, cut where it is long."""
     text = ascii(name)
     return text if len(text) <= 60 else f"{text[:57]}...{text[0]}"
+
+
+def place(path: object) -> str:
+    """A path as it is, so that it can be copied; one that `unfit` would refuse, in quotes as ASCII with escapes."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)
+
+
+def require_no_nul(path: str | os.PathLike[str] | None, name: str) -> None:
+    """Raise `ValueError`, naming the argument, for a path that no system can open."""
+    if path is not None and "\0" in (given := os.fsdecode(path)):
+        raise ValueError(f"{name}={escaped(given)} has a NUL character, which no path can have; give another path")
 
 
 def printable(text: str) -> str:

@@ -28,7 +28,11 @@ def edited(change):
 
 
 def at_row(**values):
-    return edited(lambda report: report["rows"][4].update(values))
+    def change(report):
+        row = report["rows"][4]
+        row.update({name: value(row[name]) if callable(value) else value for name, value in values.items()})
+
+    return edited(change)
 
 
 HOSTILE = {
@@ -63,6 +67,16 @@ HOSTILE = {
     "surrogate": (at_row(estimator="\udce9"), "no plain text"),
     "turned writing": (at_row(control="\u202enorm"), "no plain text"),
     "endless": (at_row(id="x" * 5_000), "is longer than 4096 characters"),
+    "seed of no run": (at_row(seed=99), r"rows\[4\].seed is 99, which is none of the report's seeds"),
+    "seed listed twice": (edited(lambda r: r["seeds"].append(r["seeds"][0])), r"seeds\[2\].seed is 0, which is there"),
+    "seed not listed": (edited(lambda r: r["seeds"].pop()), "seed is 1, which is none of the report's seeds"),
+    "id of another folder": (at_row(id="checks//test_headroom.py::test_headroom[seed0]"), "disagrees with its check"),
+    "id of another check": (at_row(check="test_headroom"), r"rows\[4\].id is .* disagrees with its check"),
+    "id of another estimator": (at_row(estimator="other"), r"rows\[4\].id is .* disagrees with its check, estimator"),
+    "id of no estimator": (at_row(estimator=None), r"rows\[4\].id is .* disagrees with its check, estimator"),
+    "id of another seed": (at_row(seed=lambda seed: 1 - seed), r"rows\[4\].id is .* disagrees with its check"),
+    "id of a seed": (at_row(seed=None), r"rows\[4\].id is .* disagrees with its check, estimator, seed or draw"),
+    "id of no draw": (at_row(draw=7), r"rows\[4\].id is .* disagrees with its check, estimator, seed or draw"),
     "escape in a verdict": (edited(lambda r: r["checklist"].update(gas="\x1b[2J")), "no plain text"),
     "checklist": (edited(lambda r: r.update(checklist=["gas"])), "checklist is no object"),
 }
@@ -94,6 +108,22 @@ def test_files_that_are_no_report(tmp_path):
     assert "is larger than 64 MB" in told(tmp_path / "large.json")
 
 
+def test_rows_that_decided_nothing_may_be_of_a_seed_without_a_run():
+    """Its training failed: the rows say so, and there are no facts of it."""
+    rows = [replace(r, verdict="error", estimate=None, low=None, high=None) if r.seed == 1 else r for r in CARD.rows]
+    text = json_report.render(replace(CARD, rows=rows, seeds=[facts for facts in CARD.seeds if facts.seed == 0]))
+    found = snapshot.parse(text, "old.json")
+    assert found.conditions.seeds == (0,)
+    assert {r.verdict for r in found.rows.values() if r.seed == 1} == {"error"}
+
+
+def test_rows_of_a_recorded_run_and_of_no_run_are_read():
+    card = golden_cards.recorded()
+    stress = replace(card.rows[0], id=golden_cards.identity("test_stress", "gas-finite"), check="test_stress")
+    found = snapshot.parse(json_report.render(replace(card, rows=[*card.rows, stress])), "run.json")
+    assert len(found.rows) == len(card.rows) + 1
+
+
 def test_reasons_may_hold_anything(tmp_path):
     row = replace(CARD.rows[0], reason="\x1b[31m\udce9\n", expected_failure="\x07")
     files.write(replace(CARD, rows=[row]), tmp_path / "old.json")
@@ -122,6 +152,15 @@ def test_an_interval_that_lies_clear_of_the_old_one_counts_whatever_the_verdict(
     for close in (row(verdict, 0.3, 0.6), row(verdict, 0.8, 0.9), row(verdict)):
         assert baseline.regression(row(verdict), close) is None
         assert baseline.improvement(row(verdict), close) is None
+
+
+def test_numbers_of_an_edited_file_stay_short():
+    sentence = baseline.regression(row("pass", -1e308, 1e308), row("fail", -1e308, 0.5))
+    assert len(sentence) < 200
+    assert "[-1e+308, 1e+308] before" in sentence
+    assert baseline.regression(row("pass", 0.6, 0.8), row("fail")).endswith(
+        ": 0.700 [0.600, 0.800] before, 0.700 [0.600, 0.800] now"
+    )
 
 
 def test_both_at_once_is_worse():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,13 @@ import numpy as np
 import pytest
 from problems import make_problem
 
+from pytest_behaviortrace import dumping
+from pytest_behaviortrace.__main__ import main
 from pytest_behaviortrace.dumping import Writer, dump, name_in
 from pytest_behaviortrace.estimator import claims, needs
 from pytest_behaviortrace.loading import load_problem
+from pytest_behaviortrace.questions import Question
+from pytest_behaviortrace.scorecard import Row
 
 FLUENCY = "checks/test_fluency_control.py::test_fluency_control[{}-seed0-draw1]"
 
@@ -52,6 +57,26 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="exists already; give a folder that is new or empty"):
         dump("gas", FLUENCY.format("gas"), tmp_path, cache_dir=tmp_path / "cache")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_the_command_shows_a_path_escaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "turned\u202e\x1b[2J"
+    (folder / "problem-0").mkdir(parents=True)
+    row = Row(FLUENCY.format("gas"), "gas", "test_fluency_control", 0, 1, "pass", reason="fine")
+    asked = Question("rollouts", 6, None, None, "which?")
+    monkeypatch.setattr(dumping, "dump", lambda *_, **__: dumping.Dumped(row, (folder / "problem-0",), (asked,)))
+    assert main(["dump", row.id, f"--out={folder}"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(line.isprintable() for line in lines)
+    assert lines[1].startswith(ascii(str(folder / "problem-0")))
+
+
+def test_a_folder_with_a_nul_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^folder='a\\x00b' has a NUL character"):
+        dump("gas", FLUENCY.format("gas"), "a\0b", cache_dir=tmp_path)
 
 
 @needs(gradients=True)
@@ -108,6 +133,24 @@ def cut(path: Path, by: int) -> None:
     path.write_bytes(path.read_bytes()[:-by])
 
 
+def pipe(path: Path) -> None:
+    """A thing that is no file; to read this one would wait forever."""
+    path.unlink()
+    os.mkfifo(path) if hasattr(os, "mkfifo") else path.mkdir()
+
+
+def both(room: Path, name: str, array: Any) -> None:
+    """Another array, and a description that agrees with it."""
+    save(room, name, array)
+    edit(room, files={name: [np.lib.format.dtype_to_descr(array.dtype), list(array.shape)]})
+
+
+def moved(room: Path, value: Any) -> None:
+    """Gradients as plain data in place of an array."""
+    arrays = json.loads((room / "problem.json").read_text("utf-8"))["arrays"]
+    edit(room, plain={"gradients": value}, arrays=[name for name in arrays if name != "gradients"])
+
+
 DAMAGE: dict[str, tuple[Any, str]] = {
     "missing-column": (lambda room: (room / "step.npy").unlink(), "step.npy is missing"),
     "missing-array": (lambda room: (room / "gradients.npy").unlink(), "gradients.npy is missing"),
@@ -145,6 +188,26 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "kind": (lambda room: edit(room, facts={"kind": "people"}), "problem.json names unknown items, 'people'"),
     "carried": (lambda room: edit(room, facts={"carried": ["labels"]}), "carries an unknown need, 'labels'"),
     "seed": (lambda room: edit(room, facts={"rng_seed": [-1]}), "a seed of random numbers that is none"),
+    "fifo": (lambda room: pipe(room / "target.npy"), "target.npy cannot be read .it is no regular file"),
+    "fifo-json": (lambda room: pipe(room / "problem.json"), "problem.json cannot be read .it is no regular file"),
+    "plain-gradients": (lambda room: moved(room, 3), "problem.json has 'gradients' in another form than a dump"),
+    "plain-list": (lambda room: moved(room, [3] * 6), "problem.json has 'gradients' in another form than a dump"),
+    "plain-unknown": (lambda room: edit(room, plain={"model": "x"}), "problem.json has 'model' in another form"),
+    "ragged-gradients": (lambda room: edit(room, arrays=[], ragged=["gradients"]), "has 'gradients' in another form"),
+    "outside": (
+        lambda room: edit(room, arrays=["../x"], files={"../x": ["<f4", [1]]}), "names an unknown array, '../x'"
+    ),
+    "column-of-texts": (lambda room: both(room, "advantage", np.array(["a"] * 6)), "advantage.npy holds <U1 where flo"),
+    "array-of-flags": (lambda room: both(room, "target", np.ones(2, bool)), "target.npy holds bool where floating"),
+    "complex": (lambda room: both(room, "target", np.ones(2, complex)), "target.npy holds complex128 where floating"),
+    "step-of-floats": (lambda room: both(room, "step", np.ones(6)), "step.npy holds float64 where whole numbers"),
+    "mask-of-floats": (
+        lambda room: both(room, "behavior_mask", np.ones(18)), "behavior_mask.npy holds float64 where truth values"
+    ),
+    "seed-flag": (lambda room: edit(room, facts={"rng_seed": [True]}), "a seed of random numbers that is none"),
+    "block-list": (lambda room: edit(room, plain={"blocks": []}), "has blocks in another form"),
+    "block-float": (lambda room: edit(room, plain={"blocks": {"all": [0.0, 1.5]}}), "whose ends are no whole numbers"),
+    "absent": (lambda room: edit(room, absent={"reference": 3}), "says of 'reference' that it is not served"),
     "parts": (lambda room: edit(room, arrays=["gradients", 3]), "does not say what 3.npy holds"),
     "unlisted": (lambda room: edit(room, arrays=["gradients", "target"]), "gradient_norm is missing, which the"),
     "blocks": (lambda room: edit(room, plain={"blocks": {"all": [0, 3]}}), "a block 'all' that lies outside"),

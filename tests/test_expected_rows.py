@@ -141,3 +141,23 @@ def test_two_tests_with_the_same_rows_are_two_claims(repo: Repo) -> None:
             "FAILED test_own.py::TestMine::test_two[[]gradient_magnitude-good-expected-to-fail]*",
         ]
     )
+
+
+@WORKERS
+def test_nothing_is_concluded_of_a_row_that_was_never_called(repo: Repo, workers: tuple[str, ...]) -> None:
+    repo.pytester.makepyfile(
+        test_own=f"""
+        from pytest_behaviortrace import parametrize_with_checks
+
+        why = {{"good": {{"gradient_magnitude": "why"}}}}
+
+        @parametrize_with_checks(["good"], {MAGNITUDE}, expected_failures=why)
+        def test_it(row):
+            if row.spec.seed:
+                row()
+        """
+    )
+    result = repo.run(*workers)
+    result.assert_outcomes(passed=2, failed=1)
+    assert "test_it never called row(), so nothing was graded" in result.stdout.str()
+    assert "did not happen" not in result.stdout.str()

@@ -76,6 +76,44 @@ def test_ids_say_check_estimator_seed_and_draw(repo: Repo) -> None:
     result.assert_outcomes(passed=1)
 
 
+def test_a_test_that_never_calls_its_row_fails(repo: Repo) -> None:
+    """One that failed or was skipped before has said why."""
+    repo.pytester.makepyfile(
+        test_own="""
+        import pytest
+        from pytest_behaviortrace import parametrize_with_checks
+
+        good = parametrize_with_checks(["good"], checks=["gradient_magnitude"], seeds=1)
+
+        @pytest.fixture
+        def graded(row): row()
+
+        @good
+        def test_silent(row): pass
+
+        @good
+        def test_twin(row): row()
+
+        @good
+        def test_by_fixture(row, graded): pass
+
+        @good
+        def test_skipped(row): pytest.skip("not today")
+
+        @good
+        def test_failed(row): assert 1 == 2
+
+        def test_other(): pass
+        """
+    )
+    result = repo.run("-rfs", "-p", "no:randomly")
+    result.assert_outcomes(passed=3, failed=2, skipped=1)
+    text = result.stdout.str()
+    assert "test_silent never called row(), so nothing was graded" in text
+    assert text.count("never called") == text.count("test_silent never called")
+    result.stdout.fnmatch_lines(["FAILED test_own.py::test_failed*assert 1 == 2", "SKIPPED *not today"])
+
+
 def test_objects_and_checks_can_be_given(repo: Repo) -> None:
     repo.pytester.makepyfile(
         test_own="""

@@ -71,6 +71,8 @@ def test_its_refusals_are_those_of_the_option(card: Scorecard, repo: Repo) -> No
             card.save(name)
         result = repo.run("--bt-estimator=good", f"--bt-report={name}")
         assert f"ERROR: --bt-report: {caught.value}" in result.errlines
+    with pytest.raises(ValueError, match=r"^path='a\\x00b.json' has a NUL character, which no path can have"):
+        card.save("a\0b.json")
     with pytest.raises(TypeError):
         card.save(7)  # type: ignore[arg-type]
 

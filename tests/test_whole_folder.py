@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_behaviortrace.whole_folder import is_unfinished, whole_folder
+from pytest_behaviortrace.whole_folder import is_unfinished, require_free, whole_folder
 
 HOLDER = """
 import os, signal, sys
@@ -100,6 +100,33 @@ def test_a_folder_in_use_loses_nothing(tmp_path: Path) -> None:
             raise AssertionError("nobody gets here")
     assert names(tmp_path) == ["mine", "other"]
     assert names(tmp_path / "mine") == ["file"]
+
+
+@pytest.mark.parametrize("given", [".", "..", "../../here", "absolute", "link"])
+def test_the_current_folder_is_not_replaced(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could be, being empty; whoever ran it would stand in a folder that is gone."""
+    here = tmp_path / "here" / "sub"
+    here.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(here)
+    monkeypatch.chdir(here)
+    target = {"absolute": here, "link": tmp_path / "link"}.get(given, Path(given))
+    with pytest.raises(ValueError, match="is the current folder or holds it, and is not replaced; give a new folder"):
+        require_free(target)
+    with pytest.raises(ValueError, match="is the current folder or holds it"), whole_folder(target):
+        raise AssertionError("nobody gets here")
+    assert Path.cwd() == here
+    with whole_folder(Path("new")):
+        pass
+    assert names(here) == ["new"]
+
+
+def test_a_path_is_shown_escaped(tmp_path: Path) -> None:
+    target = tmp_path / "turned\u202e\x1b[2J"
+    (target / "file").mkdir(parents=True)
+    with pytest.raises(ValueError, match="exists already") as caught:
+        require_free(target)
+    assert str(caught.value).isprintable()
+    assert "turned\\u202e\\x1b[2J" in str(caught.value)
 
 
 def test_what_was_put_there_meanwhile_stays(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_behaviortrace.reports import files
+from pytest_behaviortrace.wording import require_no_nul
 
 if TYPE_CHECKING:
     from pytest_behaviortrace.scorecard import Scorecard
@@ -18,6 +19,7 @@ def save(scorecard: Scorecard, path: str | os.PathLike[str]) -> Path:
     Folders on the way are made. Raises `ValueError`, one sentence, for another suffix or a folder; `OSError`, one
     sentence, where it cannot be written, and then what was there before is there still.
     """
+    require_no_nul(path, "path")
     place = Path(path).expanduser()
     given = os.fspath(path)
     if place.suffix.lower() not in files.FORMATS:
