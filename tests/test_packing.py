@@ -124,5 +124,5 @@ def test_passes_are_of_equal_size_and_none_is_above_the_most():
     weights[0, :, 3] = 1.0
     weights[1, : FEW_SAMPLES + 1, 4] = 1.0
     found = batches(weights)
-    assert [len(jobs) for jobs in found] == [9, 31, 30]
-    assert [len(sets) for _, sets in found[0]] == [2] * 9
+    assert [len(jobs) for jobs in found] == [FEW_SAMPLES + 1, 27, 26]
+    assert [len(sets) for _, sets in found[0]] == [2] * (FEW_SAMPLES + 1)

@@ -10,7 +10,7 @@ MOST_TURNS = 3
 """Backward passes after one forward pass: a full gradient, a span and its control."""
 ROWS_PER_PASS = 32
 """Most samples that share a forward pass: fewer waste nothing on padding, more nothing on calls."""
-FEW_SAMPLES = 8
+FEW_SAMPLES = 16
 """Samples that are cheaper to run forward once more, among others, than in a forward pass of their own."""
 FEW_TOKENS = 8
 """Tokens with a weight, at most, of samples that are kept apart from those with more (`packing`)."""
