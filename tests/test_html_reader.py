@@ -15,7 +15,7 @@ from exhibited import scorecard
 from pytest_behaviortrace.scorecard import Scorecard
 
 LONG = "an_estimator_whose_name_is_very_long_and_has_no_space_at_all_" * 2
-WIDTHS = (1400, 1100, 900, 600, 390)
+WIDTHS = (1100, 900, 390)
 
 
 @pytest.fixture(scope="module")
