@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,3 +33,37 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+# What several modules need is imported when it is asked for: most tests load neither selenium nor torch.
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Chromium without a window, for one module."""
+    from browsing import opened_browser
+
+    with opened_browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """Opens the page of a scorecard (`browsing.shown`)."""
+    from browsing import shown
+
+    with shown(browser, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run of `recording_process`, uninterrupted: its trainer and its record."""
+    import recording_process
+
+    from pytest_behaviortrace import record
+    from pytest_behaviortrace.run.recorded import open_run
+
+    base = tmp_path_factory.mktemp("whole")
+    trainer = recording_process.trainer(base / "work")
+    record(trainer, base / "record", behaviors=recording_process.BEHAVIORS, width=recording_process.WIDTH)
+    trainer.train()
+    return trainer, open_run(base / "record")

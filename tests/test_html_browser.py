@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from browsing import find, look, opened_browser, press, style
+from browsing import find, look, press, style
 from exhibited import scorecard
 
 from pytest_behaviortrace.reports import html
 
 ROLLOUTS = 6
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory) -> Iterator[object]:
-    with opened_browser(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
 
 
 @pytest.fixture(scope="module")

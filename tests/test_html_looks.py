@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import golden_cards
 import pytest
-from browsing import CUT, find, look, opened_browser, page_width, shown, style, unfold
+from browsing import CUT, find, look, page_width, style, unfold
 from exhibited import bare, scorecard
 
 from pytest_behaviortrace.scorecard import Scorecard
@@ -52,20 +50,8 @@ return [seen, [...faint]];
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with opened_browser(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
-
-
-@pytest.fixture(scope="module")
 def card() -> Scorecard:
     return scorecard(("weak", "strong"), points=40, rollouts=4)
-
-
-@pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    with shown(browser, tmp_path) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import golden_cards
 import pytest
-from browsing import CUT, find, opened_browser, page_width, press, shown, style, unfold
+from browsing import CUT, find, page_width, press, style, unfold
 from exhibited import scorecard
 
 from pytest_behaviortrace.scorecard import Scorecard
@@ -19,20 +17,8 @@ WIDTHS = (1100, 900, 390)
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with opened_browser(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
-
-
-@pytest.fixture(scope="module")
 def card() -> Scorecard:
     return scorecard(("weak", "strong"), points=40, rollouts=4)
-
-
-@pytest.fixture
-def show(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    with shown(browser, tmp_path) as opened:
-        yield opened
 
 
 def renamed(card: Scorecard, old: str, new: str) -> Scorecard:

@@ -38,16 +38,6 @@ def recorded(base: Path, **settings: Any) -> tuple[Any, RecordedRun]:
     return trainer, open_run(base / "record")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The run of `recording_process`, uninterrupted."""
-    base = tmp_path_factory.mktemp("whole")
-    trainer = recording_process.trainer(base / "work")
-    record(trainer, base / "record", behaviors=BEHAVIORS, width=WIDTH)
-    trainer.train()
-    return trainer, open_run(base / "record")
-
-
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = load_model(str(folder)).state_dict()
     return found

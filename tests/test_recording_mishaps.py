@@ -13,27 +13,15 @@ import pytest
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
-import recording_process  # noqa: E402
 import torch  # noqa: E402
 from interrupted_run import again, interrupt, same  # noqa: E402
-from recording_process import BEHAVIORS, STEPS, WIDTH  # noqa: E402
+from recording_process import STEPS  # noqa: E402
 from transformers import TrainerCallback  # noqa: E402
 
-from pytest_behaviortrace import record  # noqa: E402
 from pytest_behaviortrace.run import shards  # noqa: E402
 from pytest_behaviortrace.run.integrity import IntegrityError  # noqa: E402
 from pytest_behaviortrace.run.recorded import RecordedRunError, open_run  # noqa: E402
 from pytest_behaviortrace.run.rows import RecordingError  # noqa: E402
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The run of `recording_process`, uninterrupted."""
-    base = tmp_path_factory.mktemp("whole")
-    trainer = recording_process.trainer(base / "work")
-    record(trainer, base / "record", behaviors=BEHAVIORS, width=WIDTH)
-    trainer.train()
-    return trainer, open_run(base / "record")
 
 
 @pytest.fixture(scope="module")

@@ -224,10 +224,9 @@ class PerSampleGradients:
         """
         if self._pass_verified:
             return
-        exact = self.capture.head.weight.dtype == torch.float32 and isinstance(self.autocast(), nullcontext)
         first = {name: v[:1] if isinstance(v, torch.Tensor) else v for name, v in read.items()}
         with self._undisturbed(), self.autocast():
-            if minds_padding(self.capture.backbone, first, place, 1e-3 if exact else 5e-2):
+            if minds_padding(self.capture.backbone, first, place, 1e-3 if self._is_exact() else 5e-2):
                 raise UnsupportedModel(
                     f"{type(self.model).__name__} counts positions from the first column of a batch: what it makes of "
                     "a rollout depends on how far it is padded"
@@ -235,7 +234,7 @@ class PerSampleGradients:
             whole = packed(self.capture.backbone(**first).last_hidden_state, place).float()
             with only_at(self._last_mlp, place):
                 short = packed(self.capture.backbone(**first).last_hidden_state, place).float()
-        tolerance = 1e-5 if exact else 1e-2
+        tolerance = 1e-5 if self._is_exact() else 1e-2
         if not torch.allclose(short, whole, rtol=tolerance, atol=tolerance * float(whole.abs().max())):
             self._last_mlp = None
         self._pass_verified = True
@@ -247,11 +246,14 @@ class PerSampleGradients:
             return
         with self._undisturbed(), self.autocast():
             own = self.model(input_ids=ids[:1, :-1], attention_mask=mask[:1, :-1], use_cache=False).logits
-        exact = self.capture.head.weight.dtype == torch.float32 and isinstance(self.autocast(), nullcontext)
-        tolerance, seen = 1e-3 if exact else 5e-2, mask[0, place[0]].bool()
+        tolerance, seen = 1e-3 if self._is_exact() else 5e-2, mask[0, place[0]].bool()
         if not torch.allclose(own[0, place[0]].float()[seen], logits[0][seen], rtol=tolerance, atol=tolerance):
             raise UnsupportedModel(f"{type(self.model).__name__} changes its logits after the output embeddings")
         self._head_verified = True
+
+    def _is_exact(self) -> bool:
+        """Whether forward passes are computed in float32 throughout."""
+        return self.capture.head.weight.dtype == torch.float32 and isinstance(self.autocast(), nullcontext)
 
     @contextmanager
     def _undisturbed(self) -> Iterator[None]:

@@ -27,11 +27,8 @@ def minds_padding(backbone: Any, read: Mapping[str, Any], place: torch.Tensor, t
         "input_ids": torch.cat([ids[:, :1].expand(1, SHIFT), ids], 1),
         "attention_mask": torch.cat([torch.zeros_like(mask[:, :1]).expand(1, SHIFT), mask], 1),
     }
-    here, given = {"input_ids": ids, "attention_mask": mask}, dict(read)
-    one, other = (
-        packed(backbone(**{**given, **moved}).last_hidden_state, place + by).float()
-        for moved, by in ((here, 0), (further, SHIFT))
-    )
+    one = packed(backbone(**read).last_hidden_state, place).float()
+    other = packed(backbone(**{**read, **further}).last_hidden_state, place + SHIFT).float()
     return bool((one - other).abs().max() > tolerance * one.abs().max())
 
 
