@@ -116,7 +116,7 @@ def test_a_recipe_in_mixed_precision_has_the_machine_to_itself(cache, recipe, fa
 def test_what_a_killed_process_was_training_is_taken_over_by_the_one_that_waits(cache, recipe, fake_build, tmp_path):
     fake_build(sleep=60.0)  # still at it when it is killed, however slow the machine
     first = session(cache, [0], [], "left")
-    wait_for(lambda: workers_of(cache))
+    wait_for(lambda: "seed0" in built(tmp_path))  # started, and not only its process
     fake_build()
     second = session(cache, [0], [], "right")
     assert second.stdout is not None
