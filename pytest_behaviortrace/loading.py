@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from pytest_behaviortrace.estimator import EVERYTHING, Needs, NotServed
 from pytest_behaviortrace.problem import AttributionProblem
-from pytest_behaviortrace.problem_check import NotWhole, absent_of, described
+from pytest_behaviortrace.problem_check import NotWhole, absent_of, described, require_finite
 from pytest_behaviortrace.problem_files import read_problem
 from pytest_behaviortrace.whole_folder import is_unfinished
 
@@ -22,7 +22,8 @@ def load_problem(folder: str | os.PathLike[str]) -> AttributionProblem:
     """The problem of a dump, for the estimator it was dumped for: it scores as it did, and may read what it declares.
 
     `folder`: a `problem-N` folder, or the folder of a dump that holds one. Arrays are maps of files opened for reading
-    only. Raises `ValueError` for a folder that is no dump, not whole, or holds several problems.
+    only. Raises `ValueError` for a folder that is no dump, not whole, damaged (NaN where no dump has any), or holds
+    several problems.
     """
     path = Path(folder)
     if is_unfinished(path):
@@ -45,6 +46,7 @@ def load_problem(folder: str | os.PathLike[str]) -> AttributionProblem:
         if not isinstance(needed, list) or any(need not in EVERYTHING.names() for need in needed):
             raise NotWhole(f"{DECLARED} does not say what the estimator declares")
         problem = read_problem(path)
+        require_finite(problem)
         needs = Needs(**{need: need in needed for need in EVERYTHING.names()})
         if lacking := absent_of(needs.without("model"), problem):
             raise NotWhole(f"{lacking} is missing, which the estimator declares")

@@ -133,6 +133,13 @@ def cut(path: Path, by: int) -> None:
     path.write_bytes(path.read_bytes()[:-by])
 
 
+def write(room: Path, name: str, place: Any, value: float) -> None:
+    """Another number in an array that is as large as before."""
+    array = np.load(room / f"{name}.npy")
+    array[place] = value
+    save(room, name, array)
+
+
 def pipe(path: Path) -> None:
     """A thing that is no file; to read this one would wait forever."""
     path.unlink()
@@ -176,6 +183,24 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     "other-json": (lambda room: (room / "problem.json").write_text('{"a": 1}'), "it states no schema"),
     "only-a-schema": (lambda room: (room / "problem.json").write_text('{"schema": 1}'), "it has no 'facts'"),
     "schema": (lambda room: edit(room, schema=7), "problem.json has schema 7, and this version reads 1"),
+    "schema-flag": (lambda room: edit(room, schema=True), "problem.json has schema True, and this version reads 1"),
+    "schema-float": (lambda room: edit(room, schema=1.0), "problem.json has schema 1.0, and this version reads 1"),
+    "declared-schema-float": (
+        lambda room: (room / "declared.json").write_text('{"schema": 2.0, "needs": ["gradients"]}'),
+        "declared.json has schema 2.0, and this version reads 2",
+    ),
+    "shape-flag": (
+        lambda room: (save(room, "target", np.ones(1)), edit(room, files={"target": ["<f8", [True]]})),
+        r"problem.json says of target.npy a shape that is none, \[True\]",
+    ),
+    "nan-gradients": (
+        lambda room: write(room, "gradients", (4, 1), np.nan),
+        r"gradients.npy has nan at \[4, 1\], where only finite numbers are written",
+    ),
+    "inf-target": (lambda room: write(room, "target", 1, -np.inf), r"target.npy has -inf at \[1\], where only finite"),
+    "nan-advantage": (lambda room: write(room, "advantage", 5, np.nan), r"advantage.npy has nan at \[5\], where only"),
+    "nan-reward": (lambda room: write(room, "reward", 0, np.nan), r"reward.npy has nan at \[0\], where only finite"),
+    "inf-rate": (lambda room: write(room, "learning_rate", 2, np.inf), r"learning_rate.npy has inf at \[2\]"),
     "declared": (lambda room: (room / "declared.json").write_text("{"), "declared.json is not JSON"),
     "declared-schema": (
         lambda room: (room / "declared.json").write_text('{"schema": 1, "needs": ["gradients"]}'),
@@ -231,7 +256,7 @@ def reader(problem: Any) -> Any:
 
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_dump_is_refused_before_an_array_is_read(damage: Any, said: str, tmp_path: Path) -> None:
+def test_a_damaged_dump_is_refused_before_the_estimator_sees_it(damage: Any, said: str, tmp_path: Path) -> None:
     Writer(reader, tmp_path)(make_problem(np.arange(12.0).reshape(6, 2)))
     room = tmp_path / "problem-0"
     assert len(load_problem(room)) == 6
@@ -242,6 +267,24 @@ def test_a_damaged_dump_is_refused_before_an_array_is_read(damage: Any, said: st
     assert text.startswith(f"{room} is not a whole dump: ")
     assert text.endswith("; dump the row again")
     assert "\n" not in text
+
+
+def test_rewards_of_what_was_never_trained_on_are_nan_and_nothing_else(tmp_path: Path) -> None:
+    siblings = make_problem(np.arange(12.0).reshape(6, 2), kind="siblings", reward=[np.nan] * 6)
+    Writer(reader, tmp_path)(siblings)
+    room = tmp_path / "problem-0"
+    assert np.isnan(load_problem(room).reward).all()
+    write(room, "reward", 3, np.inf)
+    with pytest.raises(ValueError, match=r"reward.npy has inf at \[3\], where only finite"):
+        load_problem(room)
+
+
+def test_a_bad_number_is_found_in_any_stretch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_behaviortrace.rows.STRETCH", 16)
+    Writer(reader, tmp_path)(make_problem(np.arange(12.0).reshape(6, 2)))
+    write(tmp_path / "problem-0", "reference", (5, 0), np.nan)
+    with pytest.raises(ValueError, match=r"reference.npy has nan at \[5, 0\]"):
+        load_problem(tmp_path / "problem-0")
 
 
 def test_a_problem_without_items_is_whole(tmp_path: Path) -> None:
