@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace import bounds, checklist, time_limit
+from pytest_behaviortrace.attributes import Unreadable, attribute, require_readable
 from pytest_behaviortrace.expected import ExpectedFailure, ExpectedFailures, ExpectedFailuresError, entries_of, load
 from pytest_behaviortrace.options import DRAWS, RECIPE, SEEDS
 from pytest_behaviortrace.registry import Registered, Registry, RegistryError, made, require_fit
@@ -229,8 +230,10 @@ class Asked:
 def named(estimators: Any, name: str | None = None) -> dict[str, Any]:
     """Estimators by name: from a mapping, a list of names and callables, or a single one, which `name` may name.
 
-    Raises `TypeError` for what is no estimator, `ValueError` for a name that is empty or taken twice.
+    Raises `TypeError` for what is no estimator, `ValueError` for a name that is empty or taken twice, or an object that
+    raises where it is asked its name.
     """
+    _require_readable(estimators)
     if isinstance(estimators, Mapping):
         pairs: Iterable[tuple[Any, Any]] = estimators.items()
     elif isinstance(estimators, str) or callable(estimators):
@@ -247,6 +250,7 @@ def named(estimators: Any, name: str | None = None) -> dict[str, Any]:
         if not isinstance(key, str) or not key.strip():
             raise ValueError(f"{key!r:.80} is no name of an estimator; give a text that is not empty")
         require_fit(key)
+        _require_readable(target)
         if not (isinstance(target, str) or callable(target)):
             raise TypeError(f"estimator {key!r} is a {type(target).__name__}, which cannot be called with a problem")
         if key in found:
@@ -257,10 +261,21 @@ def named(estimators: Any, name: str | None = None) -> dict[str, Any]:
     return found
 
 
+def _require_readable(estimator: object) -> None:
+    try:
+        require_readable(estimator)
+    except Unreadable as error:
+        raise RegistryError(f"estimator of type {type(estimator).__name__}: {error}") from error
+
+
 def _name_of(estimator: str | Callable[..., Any]) -> Any:
+    _require_readable(estimator)
     if isinstance(estimator, str):
         return estimator
-    own = getattr(estimator, "__name__", type(estimator).__name__)
+    try:
+        own = attribute(estimator, "__name__", type(estimator).__name__)
+    except Unreadable as error:
+        raise RegistryError(f"estimator of type {type(estimator).__name__}: {error}") from error
     return "estimator" if own == "<lambda>" else own
 
 

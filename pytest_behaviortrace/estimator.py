@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_behaviortrace.attributes import Unreadable, attribute, require_readable
+
 if TYPE_CHECKING:
     from pytest_behaviortrace.problem import AttributionProblem
 
@@ -135,7 +137,7 @@ def claims(
 def needs_of(estimator: Estimator) -> Needs:
     """The needs an estimator declares through its `needs` attribute; `Needs()` where it declares none.
 
-    Raises `EstimatorError` when the attribute is not a `Needs`.
+    Raises `EstimatorError` when the attribute is not a `Needs`, or reading it raises.
     """
     return _declared(estimator, "needs", Needs)
 
@@ -143,13 +145,17 @@ def needs_of(estimator: Estimator) -> Needs:
 def claims_of(estimator: Estimator) -> Claims:
     """The properties an estimator claims through its `claims` attribute; `Claims()` where it declares none.
 
-    Raises `EstimatorError` when the attribute is not a `Claims`.
+    Raises `EstimatorError` when the attribute is not a `Claims`, or reading it raises.
     """
     return _declared(estimator, "claims", Claims)
 
 
 def _declared(estimator: Estimator, name: str, kind: type[_Declared]) -> _Declared:
-    declared = getattr(estimator, name, None)
+    try:
+        declared = attribute(estimator, name)
+        require_readable(declared)
+    except Unreadable as error:
+        raise EstimatorError(str(error)) from error
     if declared is None:
         return kind()
     if not isinstance(declared, kind):

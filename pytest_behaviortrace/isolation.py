@@ -26,6 +26,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_behaviortrace.attributes import Unreadable, attribute
 from pytest_behaviortrace.estimator import EVERYTHING, Claims, EstimatorError, Needs, NotServed, TooSlow
 from pytest_behaviortrace.problem import AttributionProblem
 from pytest_behaviortrace.problem_files import write_problem
@@ -116,9 +117,12 @@ def reference(entry: Registered) -> str:
     Raises `RegistryError` for an object that no module but a conftest.py holds under its own name.
     """
     target: Any = entry.target
-    if isinstance(target, str):
-        return target
-    module, name = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    if entry.path is not None:
+        return entry.path
+    try:
+        module, name = attribute(target, "__module__"), attribute(target, "__qualname__")
+    except Unreadable as error:
+        raise RegistryError(f"{entry.described}: {error}") from error
     found: Any = sys.modules.get(str(module))
     for part in str(name).split("."):
         found = getattr(found, part, None)

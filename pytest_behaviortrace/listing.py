@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pytest_behaviortrace.attributes import Unreadable, attribute, cause
 from pytest_behaviortrace.checklist import Check, declared
-from pytest_behaviortrace.registry import Registered, Registry, RegistryError, cause
+from pytest_behaviortrace.registry import Registered, Registry, RegistryError
 
 OWN = "pytest_behaviortrace"
 UNKNOWN = "known when it is imported (-v)"
@@ -55,11 +56,15 @@ def origin(entry: Registered) -> str:
 
 def needs(entry: Registered) -> str:
     """What an estimator declares, as far as that is known without importing anything."""
-    if isinstance(entry.target, str):
-        return (_in_source(entry.target) or UNKNOWN) if _is_own(entry) else UNKNOWN
-    if inspect.isclass(entry.target) or not hasattr(entry.target, "needs"):
-        return UNKNOWN
-    return _names(entry.target.needs)
+    if entry.path is not None:
+        return (_in_source(entry.path) or UNKNOWN) if _is_own(entry) else UNKNOWN
+    try:
+        declared_needs = attribute(entry.target, "needs")
+        if inspect.isclass(entry.target) or declared_needs is None:
+            return UNKNOWN
+        return _names(declared_needs)
+    except Unreadable as error:
+        return f"unknown: {error}"
 
 
 def about(check: Check) -> Iterator[str]:
@@ -81,7 +86,7 @@ def about(check: Check) -> Iterator[str]:
 
 
 def _is_own(entry: Registered) -> bool:
-    return isinstance(entry.target, str) and entry.target.startswith(f"{OWN}.")
+    return (entry.path or "").startswith(f"{OWN}.")
 
 
 def _in_source(target: str) -> str | None:
@@ -111,7 +116,7 @@ def _told(registry: Registry, entry: Registered) -> str:
 
 
 def _names(found: Any) -> str:
-    return ", ".join(found.names()) or "nothing" if hasattr(found, "names") else f"unknown: {found!r:.40} is no Needs"
+    return ", ".join(found.names()) or "nothing" if attribute(found, "names") else f"unknown: {found!r:.40} is no Needs"
 
 
 def _constants(path: Path) -> dict[str, Any]:

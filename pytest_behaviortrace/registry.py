@@ -6,13 +6,13 @@ import difflib
 import importlib
 import inspect
 import sys
-import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pytest_behaviortrace.attributes import Unreadable, attribute, cause, require_readable
 from pytest_behaviortrace.wording import RULE, escaped, few, printable, unfit
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 GROUP = "pytest_behaviortrace.estimators"
 HOOK = "pytest_behaviortrace_estimators"
+_ABSENT = object()
 
 
 class RegistryError(ValueError):
@@ -41,9 +42,14 @@ class Registered:
         require_fit(self.name, self.origin)
 
     @property
+    def path(self) -> str | None:
+        """The target where it is a text. An object is not asked what it is: it may raise."""
+        return cast(str, self.target) if issubclass(type(self.target), str) else None
+
+    @property
     def described(self) -> str:
         """For example `estimator 'gas' (mypackage 1.2, mypackage.scores:gas)`."""
-        where = f"{self.origin}, {printable(self.target)}" if isinstance(self.target, str) else self.origin
+        where = self.origin if self.path is None else f"{self.origin}, {printable(self.path)}"
         return f"estimator {self.name!r} ({where.lstrip(', ')})"
 
 
@@ -118,7 +124,8 @@ def made(entry: Registered, folder: Path | None = None) -> Estimator:
     called, unless it declares `needs`; anything else is the estimator itself.
     Raises `RegistryError` naming the package and the cause when importing or making it fails.
     """
-    found = _imported(entry, folder) if isinstance(entry.target, str) else entry.target
+    found = entry.target if entry.path is None else _imported(entry, entry.path, folder)
+    _require_readable(entry, found)
     if inspect.isclass(found) or _is_factory(found):
         kind = "class" if inspect.isclass(found) else "factory"
         try:
@@ -127,6 +134,7 @@ def made(entry: Registered, folder: Path | None = None) -> Estimator:
             raise
         except BaseException as error:
             raise RegistryError(f"{entry.described}: calling its {kind} raised {cause(error)}") from error
+        _require_readable(entry, found)
         if not callable(found):
             raise RegistryError(
                 f"{entry.described}: its {kind} returned {type(found).__name__}, which cannot be called with a "
@@ -137,8 +145,8 @@ def made(entry: Registered, folder: Path | None = None) -> Estimator:
     return cast("Estimator", found)
 
 
-def _imported(entry: Registered, folder: Path | None) -> object:
-    module_name, _, attribute = cast(str, entry.target).partition(":")
+def _imported(entry: Registered, target: str, folder: Path | None) -> object:
+    module_name, _, path = target.partition(":")
     _make_importable(module_name.partition(".")[0], folder)
     try:
         found: Any = importlib.import_module(module_name)
@@ -146,11 +154,21 @@ def _imported(entry: Registered, folder: Path | None) -> object:
         raise
     except BaseException as error:  # pytest.skip and sys.exit at module level are not Exceptions
         raise RegistryError(f"{entry.described} cannot be imported: {cause(error)}") from error
-    for part in attribute.split(".") if attribute else ():
-        if not hasattr(found, part):
-            raise RegistryError(f"{entry.described} cannot be imported: {module_name} has no {attribute!r}")
-        found = getattr(found, part)
+    for part in path.split(".") if path else ():
+        try:
+            found = attribute(found, part, _ABSENT)
+        except Unreadable as error:  # a module that imports its parts on demand
+            raise RegistryError(f"{entry.described} cannot be imported: {error}") from error
+        if found is _ABSENT:
+            raise RegistryError(f"{entry.described} cannot be imported: {module_name} has no {path!r}")
     return found
+
+
+def _require_readable(entry: Registered, found: object) -> None:
+    try:
+        require_readable(found)
+    except Unreadable as error:
+        raise RegistryError(f"{entry.described}: {error}") from error
 
 
 def _make_importable(package: str, folder: Path | None) -> None:
@@ -169,16 +187,3 @@ def _is_factory(found: object) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def cause(error: BaseException) -> str:
-    """For example `ModuleNotFoundError: No module named 'x' (scores.py, line 3)`."""
-    text = printable((str(error).splitlines() or [""])[0])
-    own = str(Path(__file__).parent)
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if not f.filename.startswith(("<frozen", own, importlib.__file__ or own))
-    ]
-    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {text}{where}"

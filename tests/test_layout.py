@@ -131,6 +131,7 @@ def test_reports_point_at_the_scorecard(name: str) -> None:
         ("wording", set()),
         ("bounds", set()),
         ("output", set()),
+        ("attributes", {"wording"}),
         ("snapshot", {"scorecard"}),
         ("summary", {"scorecard"}),
         ("baseline", {"scorecard", "snapshot", "wording"}),
