@@ -17,6 +17,8 @@ from pytest_behaviortrace.checklist import Check, declared
 from pytest_behaviortrace.registry import Registered, Registry, RegistryError
 
 OWN = "pytest_behaviortrace"
+MIXTURE = "mixture"
+"""The name that `gates` gives it; not imported from there, or a list would wait for numpy."""
 UNKNOWN = "known when it is imported (-v)"
 SERVED: Mapping[str, tuple[str, ...]] = {
     "test_gradient_magnitude": ("gradients", "spans", "text", "behavior"),
@@ -27,6 +29,26 @@ SERVED: Mapping[str, tuple[str, ...]] = {
 """Needs that the problems of a check serve, where that is not all of them: whoever declares another one is n/a."""
 INSTEAD = {"test_coverage": "or model alone", "test_seed_stability": "its fluency component: gradients"}
 """What is to be said beside that."""
+CONTROLS: Mapping[str, tuple[str, ...]] = {
+    "test_headroom": (),
+    "test_gradient_magnitude": ("norm-only", "update-magnitude", "mixture"),
+    "test_fluency_control": ("norm-only", "length"),
+    "test_reward_control": ("advantage", "update-magnitude", "norm-only", "step", "topic"),
+    "test_trigger_alignment": ("norm-only", "fluency"),
+    "test_target_context": ("topic",),
+    "test_coverage": (),
+    "test_lookalikes": (),
+    "test_stress": (),
+}
+"""What a score must beat in each check; tests/meta holds it to what rows do. `mixture`: of the controls before it."""
+COMPONENTS: Mapping[str, Mapping[str, str]] = {
+    "test_seed_stability": {
+        "window-precision": "test_gradient_magnitude",
+        "fluency-controlled-auc": "test_fluency_control",
+        "decoy-auc": "test_reward_control",
+    }
+}
+"""Checks whose components are those of other checks, with the controls of these."""
 
 
 def lines(registry: Registry, *, imported: bool = False, asked: Sequence[str] = ()) -> Iterator[str]:
@@ -68,7 +90,7 @@ def needs(entry: Registered) -> str:
 
 
 def about(check: Check) -> Iterator[str]:
-    """What a check asks of an estimator, how many rows it has, and what it declares by name in its source."""
+    """What a check asks of an estimator, how many rows it has, and which controls it compares it with."""
     if "bt_estimator" not in check.arguments:
         serves = "puts no estimator on trial"
     else:
@@ -78,11 +100,17 @@ def about(check: Check) -> Iterator[str]:
     over = [word for word in ("seed", "draw") if f"bt_{word}" in check.arguments]
     over += [f"component ({', '.join(check.components)})"] if check.components else []
     yield f"rows: one per {' and '.join(over)}"
-    constants = _constants(check.path)
-    if controls := constants.pop("CONTROLS", None):
-        yield f"named controls: {', '.join(map(str, controls))}"
-    if numbers := [f"{k} {v:g}" for k, v in constants.items() if type(v) in (int, float)]:
-        yield f"declares: {', '.join(numbers)}"
+    if (controls := CONTROLS.get(check.name)) is not None:
+        yield f"controls: {_controls(controls)}"
+    for component, other in COMPONENTS.get(check.name, {}).items():
+        yield f"controls of {component}: {_controls(CONTROLS[other])}"
+
+
+def _controls(names: Sequence[str]) -> str:
+    """For example `norm-only, length (each also turned round)`."""
+    single = [name for name in names if name != MIXTURE]
+    turned = f" ({'each also' if len(single) > 1 else 'also'} turned round)" if single else ""
+    return (", ".join(single) or "none") + turned + (", and their mixture" if MIXTURE in names else "")
 
 
 def _is_own(entry: Registered) -> bool:
@@ -117,15 +145,3 @@ def _told(registry: Registry, entry: Registered) -> str:
 
 def _names(found: Any) -> str:
     return ", ".join(found.names()) or "nothing" if attribute(found, "names") else f"unknown: {found!r:.40} is no Needs"
-
-
-def _constants(path: Path) -> dict[str, Any]:
-    """Names in capitals that a module assigns a literal to."""
-    found = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
-            try:
-                found[node.targets[0].id] = ast.literal_eval(node.value)
-            except ValueError:
-                continue
-    return found

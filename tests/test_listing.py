@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from pytest_behaviortrace import checklist, listing
+from pytest_behaviortrace import checklist, gates, listing
 from pytest_behaviortrace.estimator import Needs, needs, needs_of
 from pytest_behaviortrace.registry import Registered, Registry
 
@@ -29,11 +31,32 @@ def test_an_object_of_a_hook_tells_its_needs() -> None:
 
 def test_every_check_says_what_it_has() -> None:
     about = {check.name: list(listing.about(check)) for check in checklist.declared()}
-    assert about["test_headroom"][0] == "puts no estimator on trial"
+    assert about["test_headroom"] == ["puts no estimator on trial", "rows: one per seed", "controls: none"]
     assert about["test_fluency_control"] == [
-        "serves gradients", "rows: one per seed and draw", "declares: CHANCE 0.5, LEAST_MATCHED 100",
+        "serves gradients", "rows: one per seed and draw", "controls: norm-only, length (each also turned round)",
     ]  # fmt: skip
-    assert "named controls: advantage, update-magnitude, norm-only, step, topic" in about["test_reward_control"]
+    assert about["test_gradient_magnitude"][-1] == (
+        "controls: norm-only, update-magnitude (each also turned round), and their mixture"
+    )
+    assert about["test_target_context"][-1] == "controls: topic (also turned round)"
     assert about["test_seed_stability"][1].startswith("rows: one per component (window-precision, ")
+    assert about["test_seed_stability"][2] == (
+        "controls of window-precision: norm-only, update-magnitude (each also turned round), and their mixture"
+    )
     assert all(lines[1].startswith("rows: one per ") for lines in about.values())
-    assert set(listing.SERVED) | set(listing.INSTEAD) <= set(about)
+    assert all(lines[2].startswith("controls") for lines in about.values())
+
+
+def test_no_check_is_forgotten_and_none_is_made_up() -> None:
+    checks = {check.name: check for check in checklist.declared()}
+    assert set(listing.CONTROLS) | set(listing.COMPONENTS) == set(checks)
+    assert not set(listing.CONTROLS) & set(listing.COMPONENTS)
+    assert set(listing.SERVED) | set(listing.INSTEAD) <= set(checks)
+    for name, components in listing.COMPONENTS.items():
+        assert tuple(components) == checks[name].components
+    assert listing.MIXTURE == gates.MIXTURE
+
+
+def test_no_constant_of_a_source_file_is_shown() -> None:
+    shown = "\n".join(line for check in checklist.declared() for line in listing.about(check))
+    assert not re.findall(r"\b[A-Z]{2,}_?[A-Z]*\b", shown)
