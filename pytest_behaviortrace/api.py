@@ -55,8 +55,9 @@ def grade(
     scorecard names the failures that did not happen.
 
     The `Scorecard` holds one `Row` for each claim, seed and draw: `card.rows` (or iterate over it), `card.of(name)`,
-    `card.checklist_verdict(name)`; `print(card)` is the report of a terminal, a notebook shows a table, and
-    `card.save("card.html")` writes the reports of --bt-report.
+    `card.checklist_verdict(name)`; `print(card)` is the report of a terminal, `card.text(verbose=True)` that of
+    `pytest -v`, with every row that did not pass; a notebook shows a table, and `card.save("card.html")` writes the
+    reports of --bt-report.
 
     An estimator that breaks gives rows that say `error`, as under pytest. Raises `ValueError` or `TypeError` for bad
     arguments, `WrongVersions` where a library is out of range, and what training raised (`TrainingFailed`,

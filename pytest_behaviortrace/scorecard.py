@@ -229,10 +229,18 @@ class Scorecard:
         return f"<Scorecard of {len(self.rows)} rows; {verdicts or 'no estimator'}>"
 
     def __str__(self) -> str:
-        """The report of the terminal. Without its commands: an object in a notebook is registered nowhere."""
+        """The report of the terminal (`text`)."""
+        return self.text()
+
+    def text(self, *, verbose: bool = False) -> str:
+        """The report of the terminal; `verbose` tells of every row that did not pass, not of each check's worst alone.
+
+        Without its commands: an object in a notebook is registered nowhere.
+        """
         from pytest_behaviortrace.reports.terminal import render
 
-        return "\n".join(line.text for line in render(self) if not line.text.startswith("      rerun: "))
+        lines = render(self, verbose=verbose)
+        return "\n".join(line.text for line in lines if not line.text.startswith("      rerun: "))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the report that the suffix asks for (.json, .html, .md, .csv), whole or not at all; returns its path.

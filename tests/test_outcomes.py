@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -64,6 +65,16 @@ def test_words_in_the_verbose_list(repo):
     words = ("PASSED", "FAILED", "INCONCLUSIVE", "N/A", "ERROR")
     for name, word in zip(names, words, strict=True):
         result.stdout.fnmatch_lines([f"*magnitude[[]{name}-seed0[]] {word}*"])
+
+
+def test_a_verbose_session_tells_of_every_row_that_did_not_pass(repo):
+    plain, verbose = (
+        repo.run("--bt-estimator=bad", "-k", "magnitude", *flags).stdout.str().partition("behaviortrace scorecard")[2]
+        for flags in ((), ("-v",))
+    )
+    told = [line for line in verbose.splitlines() if re.match(r"      seed\d: fail ", line)]
+    assert len(told) == 2
+    assert "seed1: fail" not in plain
 
 
 def test_reasons_of_rows_that_decide_nothing(repo):

@@ -44,7 +44,7 @@ def test_markdown_fits_a_comment_and_says_what_it_left_out(count):
     for left, total, what in cut:
         if what == "estimators" and int(total) == count:
             assert 0 < int(left) < count
-    assert text.count("<details>") + sum(int(left) for left, _, what in cut[-1:]) == count
+    assert text.count("<details>") - 1 + sum(int(left) for left, _, what in cut[-1:]) == count  # 1: the list of rows
 
 
 def test_an_estimator_that_raises_megabytes_leaves_room_for_the_others():
@@ -54,7 +54,58 @@ def test_an_estimator_that_raises_megabytes_leaves_room_for_the_others():
     text = markdown.render(replace(card, rows=rows))
     assert "Cut here" not in text
     assert len(text) < 20_000
-    assert text.count("<details>") == 2
+    assert text.count("<details>") == 3
+
+
+def listed(text):
+    """The lines of the list of rows, and how many more it says that there are."""
+    assert text.endswith("</details>\n")
+    block = text[text.rindex("<details>") :]
+    more = re.findall(r"^\*And (\d+) more\. The JSON, CSV and HTML reports hold everything\.\*$", block, re.MULTILINE)
+    assert len(more) <= 1
+    return [line for line in block.splitlines() if line.startswith("- ")], int(*more) if more else 0
+
+
+def test_every_row_that_did_not_pass_is_listed_with_its_reason():
+    card = golden_cards.planted("gas")
+    others = [replace(row, verdict="fail", reason=f"why {row.seed}") for row in card.of("gas") if row.seed is not None]
+    card = replace(card, rows=[*[row for row in card.rows if row.id not in {r.id for r in others}], *others])
+    lines, more = listed(markdown.render(card))
+    assert more == 0
+    assert len(lines) == sum(row.verdict != "pass" for row in card.rows)
+    for row in others:
+        place = row.id.partition("[gas-")[2].removesuffix("]")
+        line = f"- fail: `gas`, {row.check.removeprefix('test_')} `{place}`: `why {row.seed}`"
+        assert lines.count(line) == 1
+    assert f"<summary>{len(lines)} rows not passed, one by one</summary>" in markdown.render(card)
+    order = [line.split(":")[0].removeprefix("- ") for line in lines]
+    assert order == sorted(order, key=["error", "fail", "inconclusive", "n/a"].index)
+
+
+def test_an_expected_failure_is_listed_as_one():
+    card = golden_cards.recorded()
+    assert listed(markdown.render(card)) == (["- fail (expected): `gas`, target_context `run`: `not above`"], 0)
+
+
+def test_where_every_row_passed_nothing_is_listed():
+    card = golden_cards.planted("gas")
+    text = markdown.render(replace(card, rows=[row for row in card.rows if row.verdict == "pass"]))
+    assert "one by one" not in text
+    assert "<details>" not in text
+
+
+@pytest.mark.parametrize(("count", "reason"), [(60, "short"), (60, "x" * 900), (1000, "y" * 150), (3, "z" * 10**6)])
+def test_the_list_of_rows_is_bounded_and_counts_what_it_leaves_out(count, reason):
+    card = golden_cards.planted(*(f"estimator-{i}" for i in range(count)))
+    card = replace(card, rows=[replace(row, reason=reason) for row in card.rows])
+    text = markdown.render(card)
+    lines, more = listed(text)
+    assert len(lines) + more == sum(row.verdict != "pass" for row in card.rows)
+    assert bool(more) == (count > 3)
+    assert len(lines) <= markdown.ROWS
+    assert len(text.encode()) <= markdown.LIMIT
+    assert all(len(line) < 400 for line in lines)
+    assert "estimator-0</code>: 3 checks not passed" in text  # the list leaves room for the details
 
 
 def test_every_line_of_the_table_has_the_same_cells():
@@ -68,9 +119,10 @@ def test_fences_are_longer_than_what_they_hold():
     card = golden_cards.planted("gas")
     rows = [replace(row, reason="``` \n</details>\n````` @you") if row.verdict == "error" else row for row in card.rows]
     text = markdown.render(replace(card, rows=rows))
-    block = text[text.index("**stress") :]
+    block = text[text.index("**stress") : text.rindex("<details>") - 1]
     assert block.splitlines()[2] == "``````text"
     assert block.splitlines()[-3] == "``````"
+    assert "`````` ```  </details> ````` @you ``````" in text  # and in the list of rows
 
 
 @pytest.mark.parametrize(("text", "shown"), [("a", "`a`"), ("a`b", "``a`b``"), ("`a", "`` `a ``"), ("a\nb", "`a b`")])

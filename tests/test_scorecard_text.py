@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import exhibited
@@ -28,6 +29,48 @@ def test_print_gives_the_report_of_the_terminal_without_its_commands(card: Score
     assert str(card).splitlines() == [line for line in lines if line not in commands]
     for name in card.estimators:
         assert f"{name}: {card.checklist_verdict(name).upper()} (" in str(card)
+
+
+def failing(card: Scorecard, many: int) -> Scorecard:
+    """The first rows of a check with reasons of their own, on many seeds."""
+    check = "test_gradient_magnitude"
+    row = next(row for row in card.of("gas") if row.check == check)
+    verdicts = ("fail", "pass", "inconclusive")
+    rows = [
+        replace(
+            row, id=f"checks/{check}.py::{check}[gas-seed{seed}]", seed=seed, verdict=verdicts[min(seed, 2)],
+            reason=f"because of {seed}", low=0.1 + seed / 1000,
+        ) for seed in range(many)
+    ]  # fmt: skip
+    return replace(card, rows=rows, expected={"gas": frozenset(row.id for row in rows)})
+
+
+def test_all_rows_that_did_not_pass_are_told_where_more_is_asked_for(card: Scorecard) -> None:
+    failed = failing(card, 5)
+    assert "because of 2" not in str(failed)
+    assert failed.text() == str(failed)
+    lines = failed.text(verbose=True).splitlines()
+    for seed in (2, 3, 4):
+        (line,) = [line for line in lines if f"because of {seed}" in line]
+        assert line.startswith(f"      seed{seed}: inconclusive ")
+        assert line.endswith(f"(because of {seed})")
+    assert sum("because of 0" in line for line in lines) == 1
+    assert not any("because of 1" in line for line in lines)  # it passed
+    assert not any(line.strip().startswith("rerun: ") for line in lines)
+
+
+def test_there_is_a_bound_to_what_is_told(card: Scorecard) -> None:
+    text = failing(card, 3 + terminal.OTHERS).text(verbose=True)
+    assert text.count("because of") == 1 + terminal.OTHERS
+    assert "\n      and 1 more row that did not pass; the CSV report has them all\n" in text
+    assert "more rows that did not pass" in failing(card, 100).text(verbose=True)
+    assert "did not pass" not in failing(card, 2 + terminal.OTHERS).text(verbose=True)
+
+
+def test_rows_of_a_check_that_are_all_not_applicable_are_told_too(card: Scorecard) -> None:
+    rows = [replace(row, verdict="n/a") for row in failing(card, 3).rows]
+    text = replace(card, rows=rows, expected={"gas": frozenset(row.id for row in rows)}).text(verbose=True)
+    assert all(text.count(f"because of {seed}") == 1 for seed in range(3))
 
 
 def test_it_prints_without_a_session_and_without_numpy(card: Scorecard) -> None:

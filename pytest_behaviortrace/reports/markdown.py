@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from pytest_behaviortrace.reports import comparison, terminal
-from pytest_behaviortrace.scorecard import Row, Scorecard, worst
+from pytest_behaviortrace.scorecard import CHECKLIST, Row, Scorecard, worst
 from pytest_behaviortrace.summary import graded_on, summary
 from pytest_behaviortrace.wording import printable
 
@@ -22,6 +22,10 @@ SIDE_BY_SIDE = 3
 """Most estimators that are columns of the table; more are its lines."""
 SHARES = {"summary": 0.2, "table": 0.3, "changes": 0.2}
 """Most of the text that the parts before the details take."""
+ROWS, ROWS_SHARE = 200, 0.25
+"""Most rows in the list of those that did not pass, and most of the text that it takes."""
+SHORT_LINE = 200
+"""Characters of a reason that are shown there."""
 LINE = 1_000
 """Characters of a line of reason that are shown: an estimator may raise megabytes."""
 REASON_LINES = 10
@@ -37,8 +41,10 @@ def render(scorecard: Scorecard) -> str:
     parts.append(["", *_fitted(head, lines, "lines of the table", SHARES["table"]), ""])
     if scorecard.comparison is not None:
         parts.append([*_fitted([], list(_changes(scorecard)), "changes", SHARES["changes"]), ""])
-    used = sum(_size(line) for part in parts for line in part)
+    rows = _rows(scorecard)
+    used = sum(_size(line) for part in (*parts, rows) for line in part)
     parts.append(_fitted([], list(_details(scorecard)), "estimators", 1.0, LIMIT - used))
+    parts.append(["", *rows] if rows and parts[-1] and parts[-1][-1].startswith("*Cut") else rows)
     return "\n".join(line for part in parts for line in part).rstrip("\n") + "\n"
 
 
@@ -132,6 +138,34 @@ def _details(scorecard: Scorecard) -> Iterator[str]:
             row = _worst(rows)
             lines += [f"**{_short(check)}: {cell(rows).strip('*')}**", "", *_why(scorecard, row), ""]
         yield "\n".join([*lines, "</details>", ""])
+
+
+def _rows(scorecard: Scorecard) -> list[str]:
+    """Every row that did not pass, folded: one line each, the worst verdicts first, as far as there is room."""
+    order = {name: place for place, name in enumerate((None, *scorecard.estimators))}
+    ordered = sorted(scorecard.rows, key=lambda row: (order.get(row.estimator, len(order)), *_reading(row)))
+    found = terminal.not_passed(ordered)
+    if not found:
+        return []
+    head = ["<details>", f"<summary>{len(found)} row{'s' * (len(found) != 1)} not passed, one by one</summary>", ""]
+    left, kept = int(ROWS_SHARE * LIMIT) - sum(map(_size, head)) - 200, []  # for the last lines
+    for row in found[:ROWS]:
+        reason = row.reason if len(row.reason) <= SHORT_LINE else f"{row.reason[:SHORT_LINE]} ..."
+        name = "the run itself" if row.estimator is None else code(row.estimator)
+        expected = " (expected)" if row.expected_failure is not None else ""
+        line = f"- {row.verdict}{expected}: {name}, {_short(row.check)} {code(terminal.place(row))}"
+        line += f": {code(reason)}" if reason else ""
+        left -= _size(line)
+        if left < 0:
+            break
+        kept.append(line)
+    if more := len(found) - len(kept):
+        kept.append(f"\n*And {more} more. {ELSEWHERE}*")
+    return [*head, *kept, "", "</details>"]
+
+
+def _reading(row: Row) -> tuple[int, str]:
+    return (CHECKLIST.index(row.check) if row.check in CHECKLIST else len(CHECKLIST), row.id)
 
 
 def _why(scorecard: Scorecard, row: Row) -> list[str]:

@@ -6,7 +6,7 @@ import re
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_behaviortrace.scorecard import CHANCE_FREE, SEVERITY, Row, Scorecard, worst
@@ -18,6 +18,9 @@ BADGES = 20
 
 LINE = 120
 """Widest line, but for commands and lines of summary: those are for copying."""
+
+OTHERS = 20
+"""Rows of a check that are listed under its worst one."""
 
 CHANCE_PASS = 0.025
 """A worthless score clears one 95 % interval by luck this often (one-sided)."""
@@ -56,8 +59,8 @@ def render(
 ) -> list[Line]:
     """The scorecard's lines.
 
-    `options`: what was typed beside the estimators, repeated in the commands that rerun a row. `verbose` adds the
-    command to rows that passed as well.
+    `options`: what was typed beside the estimators, repeated in the commands that rerun a row. `verbose` adds under
+    each check's worst row the others that did not pass, with their reasons, and the command to rows that passed.
     """
     return list(_lines(scorecard, options, min(width, LINE), verbose))
 
@@ -144,12 +147,29 @@ def _check(
     for other in applicable:
         if spread := SPREAD.search(other.reason):
             yield from (Line(line) for line in _wrapped(f"{place(other)}: {spread[1]}", width, INDENT))
+    if verbose:
+        yield from (Line(line) for line in _others(row, applicable or rows, width))
     absent = [r for r in rows if r.verdict == "n/a"] if applicable else []
     for reason in dict.fromkeys(r.reason for r in absent):
         where = ", ".join(place(r) for r in absent if r.reason == reason)
         yield from (Line(line) for line in _wrapped(f"n/a: {where} ({reason})", width, INDENT))
     if verbose or row.verdict not in ("pass", "n/a"):
         yield Line(f"{INDENT}rerun: {command(row, estimator, options)}")
+
+
+def _others(shown: Row, rows: Sequence[Row], width: int) -> Iterator[str]:
+    """The rows beside the one shown that did not pass, worst first, as far as they are not too many."""
+    others = not_passed([row for row in rows if row is not shown])
+    for row in others[:OTHERS]:
+        said = f"{place(row)}: {row.verdict} {numbers(row)}".rstrip()
+        yield from _wrapped(f"{said} ({SPREAD.sub('', row.reason)})", width, INDENT)
+    if (more := len(others) - OTHERS) > 0:
+        yield f"{INDENT}and {more} more row{'s' * (more != 1)} that did not pass; the CSV report has them all"
+
+
+def not_passed(rows: Iterable[Row]) -> list[Row]:
+    """The rows that did not pass, worst verdict first, and within a verdict as they come."""
+    return sorted((row for row in rows if row.verdict != "pass"), key=lambda row: SEVERITY.index(row.verdict))
 
 
 def place(row: Row) -> str:
