@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_behaviortrace.exhibit import Exhibit
+from pytest_behaviortrace.spelling import ByCheck
 from pytest_behaviortrace.wording import few
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Row:
     id: str
     estimator: str | None
     check: str
+    """With `test_`, as in the id and in JSON, CSV and JUnit. Pages, terminals and Markdown show it without; whatever
+    takes the name of a check takes both (`grade(checks=...)`, `Scorecard.by_check`, files of expected failures)."""
     seed: int | None
     draw: int | None
     verdict: str
@@ -177,11 +180,11 @@ class Scorecard:
             found.setdefault(row.estimator, []).append(row)
         return found
 
-    def by_check(self, estimator: str | None) -> dict[str, list[Row]]:
-        """The same by check, in the order of the checklist."""
+    def by_check(self, estimator: str | None) -> ByCheck[list[Row]]:
+        """The same by check, in the order of the checklist; found by its name with `test_` and without."""
         rows = self.of(estimator)
         names = sorted({row.check for row in rows}, key=_reading_order)
-        return {name: [row for row in rows if row.check == name] for name in names}
+        return ByCheck({name: [row for row in rows if row.check == name] for name in names})
 
     def missing(self, estimator: str) -> int:
         """How many rows of an estimator did not run in this session."""

@@ -132,6 +132,7 @@ def test_reports_point_at_the_scorecard(name: str) -> None:
         ("bounds", set()),
         ("output", set()),
         ("attributes", {"wording"}),
+        ("spelling", {"wording"}),
         ("snapshot", {"scorecard"}),
         ("summary", {"scorecard"}),
         ("baseline", {"scorecard", "snapshot", "wording"}),
@@ -164,7 +165,7 @@ PICTURES = tuple(f"reports.{name}" for name in ("html", "figures", "intervals", 
 def test_the_scorecard_knows_how_it_is_shown_in_python_and_only_on_demand() -> None:
     shown = {f"pytest_behaviortrace.reports.{name}" for name in ("notebook", "terminal", "saving")}
     ours = {m for m in imports(MODULES["scorecard"]) if m.startswith("pytest_behaviortrace.")}
-    assert ours <= {"pytest_behaviortrace.exhibit", "pytest_behaviortrace.wording", *shown}
+    assert ours <= {f"pytest_behaviortrace.{name}" for name in ("exhibit", "spelling", "wording")} | shown
     at_the_top = {n.module for n in MODULES["scorecard"].body if isinstance(n, ast.ImportFrom)}
     assert not at_the_top & shown
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 from surface import Repo
 
 from pytest_behaviortrace.reports import csv, files, json, markdown, terminal
-from pytest_behaviortrace.scorecard import Scorecard
+from pytest_behaviortrace.scorecard import CHECKLIST, Scorecard
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,32 @@ def test_its_repr_is_short(card: Scorecard) -> None:
     verdicts = ", ".join(f"{name}: {card.checklist_verdict(name)}" for name in ("gas", "dot"))
     assert repr(card) == f"<Scorecard of {len(card.rows)} rows; {verdicts}>"
     assert repr(Scorecard("1", "tiny", "ab", "x", {}, (), (), {})) == "<Scorecard of 0 rows; no estimator>"
+
+
+def test_a_check_is_found_by_both_spellings_of_its_name(card: Scorecard) -> None:
+    found = card.by_check("gas")
+    assert list(found) == [name for name in CHECKLIST if name != "test_headroom"]
+    for name in found:
+        short = name.removeprefix("test_")
+        assert found[short] is found[name] is found.get(short) is found.get(name)
+        assert short in found
+        assert name in found
+        assert {row.check for row in found[short]} == {name}
+    assert "stability" not in found
+    assert found.get("stability") is None
+    assert found.get("stability", ()) == ()
+    with pytest.raises(KeyError, match="no check 'stability' here; there are test_gradient_magnitude, "):
+        found["stability"]
+    assert "headroom" in card.by_check(None)
+
+
+def test_data_spell_checks_with_test_and_what_people_read_without(card: Scorecard) -> None:
+    row = next(row for row in card.of("gas") if row.check == "test_seed_stability")
+    assert row.id.startswith("checks/test_seed_stability.py::test_seed_stability[gas-")
+    assert '"check": "test_seed_stability"' in json.render(card)
+    assert ",test_seed_stability," in csv.render(card)
+    for text in (str(card), markdown.render(card)):
+        assert re.search(r"(?<!test_)\bseed_stability\b", text)
 
 
 def test_it_is_a_collection_of_its_rows(card: Scorecard) -> None:

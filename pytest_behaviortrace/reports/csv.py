@@ -18,6 +18,7 @@ AGAINST = "baseline"
 """What became of the row since the baseline: `regression: passed before, ...`, `improvement: ...`; empty: neither."""
 
 COLUMNS = (*(field.name for field in fields(Row)), *ABOUT, AGAINST)
+"""Names of the columns. `check` is spelt with `test_`, as in `id` and in the JSON report (`Row.check`)."""
 
 FORMULA = re.compile(r" *[=+\-@]")
 NAME = re.compile(r"-[A-Za-z][\w-]*")

@@ -1,7 +1,7 @@
 """Scorecard -> JSON, schema 2: the same bytes for the same cache, however the rows were spread over processes.
 
 Schema 2 added `plant`, `draws`, `checklist` and `summary`; everything else is as in schema 1. `baseline` is there only
-where the session was held to one.
+where the session was held to one. Checks are spelt with `test_`, as in the ids of rows (`Row.check`).
 """
 
 from __future__ import annotations
