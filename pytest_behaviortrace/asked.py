@@ -5,6 +5,7 @@ Bad arguments raise `ValueError` or `TypeError` with one sentence, before anythi
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -272,6 +273,8 @@ def _name_of(estimator: str | Callable[..., Any]) -> Any:
     _require_readable(estimator)
     if isinstance(estimator, str):
         return estimator
+    while isinstance(estimator, functools.partial):  # whose own name would be "partial"
+        estimator = estimator.func
     try:
         own = attribute(estimator, "__name__", type(estimator).__name__)
     except Unreadable as error:

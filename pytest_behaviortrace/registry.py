@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pytest_behaviortrace.attributes import Unreadable, attribute, cause, require_readable
+from pytest_behaviortrace.attributes import Unreadable, attribute, cause
+from pytest_behaviortrace.making import Unusable, ready
 from pytest_behaviortrace.wording import RULE, escaped, few, printable, unfit
 
 if TYPE_CHECKING:
@@ -125,24 +125,10 @@ def made(entry: Registered, folder: Path | None = None) -> Estimator:
     Raises `RegistryError` naming the package and the cause when importing or making it fails.
     """
     found = entry.target if entry.path is None else _imported(entry, entry.path, folder)
-    _require_readable(entry, found)
-    if inspect.isclass(found) or _is_factory(found):
-        kind = "class" if inspect.isclass(found) else "factory"
-        try:
-            found = cast(Any, found)()
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise RegistryError(f"{entry.described}: calling its {kind} raised {cause(error)}") from error
-        _require_readable(entry, found)
-        if not callable(found):
-            raise RegistryError(
-                f"{entry.described}: its {kind} returned {type(found).__name__}, which cannot be called with a "
-                f"problem (a function that can be called without arguments is taken for a factory)"
-            )
-    if not callable(found):
-        raise RegistryError(f"{entry.described} is a {type(found).__name__}, which cannot be called with a problem")
-    return cast("Estimator", found)
+    try:
+        return cast("Estimator", ready(found))
+    except (Unusable, Unreadable) as error:
+        raise RegistryError(f"{entry.described}: {error}") from error.__cause__
 
 
 def _imported(entry: Registered, target: str, folder: Path | None) -> object:
@@ -158,17 +144,10 @@ def _imported(entry: Registered, target: str, folder: Path | None) -> object:
         try:
             found = attribute(found, part, _ABSENT)
         except Unreadable as error:  # a module that imports its parts on demand
-            raise RegistryError(f"{entry.described} cannot be imported: {error}") from error
+            raise RegistryError(f"{entry.described} cannot be imported: {error}") from error.__cause__
         if found is _ABSENT:
             raise RegistryError(f"{entry.described} cannot be imported: {module_name} has no {path!r}")
     return found
-
-
-def _require_readable(entry: Registered, found: object) -> None:
-    try:
-        require_readable(found)
-    except Unreadable as error:
-        raise RegistryError(f"{entry.described}: {error}") from error
 
 
 def _make_importable(package: str, folder: Path | None) -> None:
@@ -177,13 +156,3 @@ def _make_importable(package: str, folder: Path | None) -> None:
         return
     if (folder / f"{package}.py").is_file() or (folder / package).is_dir():
         sys.path.append(str(folder))
-
-
-def _is_factory(found: object) -> bool:
-    if not (inspect.isroutine(found)) or hasattr(found, "needs"):
-        return False
-    try:
-        inspect.signature(found).bind()
-    except (TypeError, ValueError):
-        return False
-    return True

@@ -139,7 +139,9 @@ def vouched(raw: Any, n: int, where: str) -> NDArray[np.float64]:
             raise TypeError(f"dtype {scores.dtype}")
         scores = scores.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise EstimatorError(f"{where} returned {type(raw).__name__}, not {n} real numbers ({error})") from error
+        factory = "; if it makes the estimator, give its arguments defaults, or give what it makes" * callable(raw)
+        what = f"{type(raw).__name__}, not {n} real numbers ({error})"
+        raise EstimatorError(f"{where} returned {what}{factory}") from error
     if scores.shape != (n,):
         raise EstimatorError(f"{where} returned shape {scores.shape}, expected ({n},): one score per item")
     bad = int(np.count_nonzero(~np.isfinite(scores)))
