@@ -287,6 +287,18 @@ def test_what_luck_can_do_counts_applicable_rows():
     assert "at most 0.73 of 29 rows" in text
 
 
+def test_luck_decided_nothing_where_nothing_was_decided():
+    made = card()
+    for verdict in ("error", "inconclusive", "n/a"):
+        rows = [row if row.estimator is None else replace(row, verdict=verdict) for row in made.rows]
+        assert "What luck can do" not in "\n".join(lines(replace(made, rows=rows)))
+    stress = [row if row.check == "test_stress" else replace(row, verdict="error") for row in made.rows]
+    assert "What luck can do" not in "\n".join(lines(replace(made, rows=stress)))  # luck passes no property
+    first = next(row.id for row in made.rows if row.check == "test_lookalikes")
+    mixed = [row if row.id == first else replace(row, verdict="error") for row in made.rows]
+    assert "at most 0.025 of 1 row on average" in " ".join(lines(replace(made, rows=mixed)))
+
+
 def test_colour_adds_nothing_that_the_text_does_not_say():
     for line in terminal.render(card(on("test_coverage", "fail"))):
         if line.colour == "red":

@@ -198,11 +198,11 @@ def command(row: Row, estimator: str, options: Sequence[str] = ()) -> str:
 
 
 def luck(scorecard: Scorecard) -> str:
-    """What a worthless score can pass by chance; empty where no such row ran."""
-    on_trial = [row for row in scorecard.rows if row.estimator is not None and row.verdict != "n/a"]
-    rows = sum(row.check not in CHANCE_FREE for row in on_trial)
-    if not rows:
+    """What a worthless score can pass by chance; empty where no row that it can pass decided anything."""
+    on_trial = [row for row in scorecard.rows if row.estimator is not None and row.check not in CHANCE_FREE]
+    if not any(row.verdict in ("pass", "fail") for row in on_trial):
         return ""
+    rows = sum(row.verdict not in ("n/a", "error") for row in on_trial)
     return (
         f"What luck can do: a worthless score passes a row with probability at most {CHANCE_PASS:g}, "
         f"so at most {rows * CHANCE_PASS:.2g} of {rows} row{'s' * (rows != 1)} on average. "
