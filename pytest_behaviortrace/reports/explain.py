@@ -132,6 +132,9 @@ WORDS = {
     "control": "a score that looks at no cause; an estimator must beat it: norm-only (size of the gradient), "
     "update-magnitude (size of the gradient times the advantage), advantage, fluency, length, step, topic, and their "
     "mixture in the weights that serve them best",
+    "n": "how many things the estimate of a row was taken over: pairs for an AUC, rollouts of the window for "
+    "precision, parts of the model for coverage, seeds and draws for seed stability, problems for stress, paid "
+    "rollouts for headroom",
 }
 """The words that figures and tables use."""
 
