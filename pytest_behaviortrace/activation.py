@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ import pytest
 
 from pytest_behaviortrace import bounds, checklist, collection, gatekeeper, options, scope, settings
 from pytest_behaviortrace.installed import wrong_versions
+from pytest_behaviortrace.interrupts import imported_whole
 from pytest_behaviortrace.registry import Registry, RegistryError
 from pytest_behaviortrace.reports import comparison as comparison_report
 from pytest_behaviortrace.reports import files
@@ -201,6 +204,17 @@ def finish(grading: GradingSession, session: pytest.Session, exitstatus: int) ->
         if unwritten:
             names = ", ".join(map(str, unwritten))
             grading.report_problems.append(f"interrupted, so these reports were not written: {names}")
+
+
+def prepare_summary(session: pytest.Session) -> None:
+    """Import what Hypothesis' plugin imports for its summary, where Ctrl-C ends in a traceback: here it ends with 2."""
+    if not session.config.pluginmanager.hasplugin("hypothesispytest"):
+        return
+    try:
+        with contextlib.suppress(ImportError), imported_whole("hypothesis"):
+            importlib.import_module("hypothesis")
+    except KeyboardInterrupt:
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
 
 
 def _write_reports(grading: GradingSession, unwritten: list[Path]) -> list[str]:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_behaviortrace.interrupts import imported_whole
+
 PACKAGE = "pytest_behaviortrace.checks"
 PREFIX = "checks"
 """First part of every row's id, wherever the package is installed."""
@@ -98,7 +100,11 @@ class Check:
 
     def function(self) -> Callable[..., None]:
         """The function itself; imports the check, and numpy with it."""
-        found: Callable[..., None] = getattr(importlib.import_module(f"{PACKAGE}.{self.name}"), self.name)
+        with imported_whole(
+            "hypothesis"
+        ):  # or its pytest plugin, which imports it at the end, would break on half of it
+            module = importlib.import_module(f"{PACKAGE}.{self.name}")
+        found: Callable[..., None] = getattr(module, self.name)
         return found
 
     def run(self, row: RowSpec, case: Any) -> None:

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from pytest_behaviortrace.interrupts import never_swallowed
 from pytest_behaviortrace.verdict import ENDS_THE_SESSION, ClaimFailed, Decision, Inconclusive, NotApplicable, Verdict
 
 if TYPE_CHECKING:
@@ -56,16 +57,17 @@ def run(
     """
     case: Any = None
     verdict, error = Verdict.PASS, None
-    try:
-        case = grading.case(spec, showing)
-        check.run(spec, case)
-        if case.decision is None:
-            raise RuntimeError(f"{check.name} ended without a verdict")
-        reason = case.decision.reason
-    except ENDS_THE_SESSION:
-        raise
-    except BaseException as raised:
-        verdict, reason, error = verdict_of(raised), sentence(raised), raised
+    with never_swallowed():
+        try:
+            case = grading.case(spec, showing)
+            check.run(spec, case)
+            if case.decision is None:
+                raise RuntimeError(f"{check.name} ended without a verdict")
+            reason = case.decision.reason
+        except ENDS_THE_SESSION:
+            raise
+        except BaseException as raised:
+            verdict, reason, error = verdict_of(raised), sentence(raised), raised
     expected = grading.expected_failures.reason(spec.estimator, spec.check, verdict)
     return Ended(verdict, reason, error, case, expected)
 

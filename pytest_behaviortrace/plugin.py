@@ -55,6 +55,14 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if scope.is_shipped_folder(collection_path) else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_keyboard_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+    """Ctrl-C while pytest rewrites a module may meet code that has no line, which pytest's display breaks on."""
+    from pytest_behaviortrace import interrupts
+
+    excinfo.traceback = excinfo.traceback.filter(interrupts.has_line)
+
+
 @pytest.fixture
 def _behaviortrace_row(request: pytest.FixtureRequest) -> None:
     """Tell a row of `parametrize_with_checks` which pytest it runs under."""
@@ -148,6 +156,7 @@ class Active:
 
         if not self.is_worker:
             activation.finish(self.grading, session, exitstatus)
+            activation.prepare_summary(session)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The scorecard."""

@@ -132,6 +132,7 @@ def test_reports_point_at_the_scorecard(name: str) -> None:
         ("bounds", set()),
         ("output", set()),
         ("attributes", {"wording"}),
+        ("interrupts", set()),
         ("making", {"attributes", "wording"}),
         ("spelling", {"wording"}),
         ("snapshot", {"scorecard"}),
