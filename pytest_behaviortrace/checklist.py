@@ -100,9 +100,8 @@ class Check:
 
     def function(self) -> Callable[..., None]:
         """The function itself; imports the check, and numpy with it."""
-        with imported_whole(
-            "hypothesis"
-        ):  # or its pytest plugin, which imports it at the end, would break on half of it
+        # Hypothesis' pytest plugin, which imports it at the end, would break on half of it.
+        with imported_whole("hypothesis"):
             module = importlib.import_module(f"{PACKAGE}.{self.name}")
         found: Callable[..., None] = getattr(module, self.name)
         return found
