@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_behaviortrace import bounds, compare_command, dump_command, output, rank_command
 from pytest_behaviortrace.calibration import command
 from pytest_behaviortrace.installed import wrong_versions
-from pytest_behaviortrace.run import budget_command, cache_command, launch_command
+from pytest_behaviortrace.run import budget_command, cache_command, launch, launch_command
 from pytest_behaviortrace.run.cache_command import DRAWS, SEEDS
 
 if TYPE_CHECKING:
@@ -272,4 +272,4 @@ def _some_draws(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    launch.leave(main())

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
+from pytest_behaviortrace.run import launch
 from pytest_behaviortrace.run.distributed import ensure_together
 from pytest_behaviortrace.run.formats import write_array, write_table
 from pytest_behaviortrace.run.ranks import joined
@@ -118,3 +119,4 @@ def talk(folder: Path) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     globals()[sys.argv[1]](Path(sys.argv[2]))
+    launch.leave(0)

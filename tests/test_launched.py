@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -284,3 +287,19 @@ def test_one_process_is_given_whole_batches(tmp_path: Path) -> None:
         return grpo_config(recipe, 0, str(tmp_path)).per_device_train_batch_size
 
     assert (batch(two_step.recipe()), batch(two_step.recipe().trained_by(4))) == (32, 8)
+
+
+@pytest.mark.parametrize("variable", ["LOCAL_RANK", "ACCELERATE_MIXED_PRECISION", "NONE_OF_A_LAUNCH"])
+def test_a_launched_process_ends_without_clearing_up(variable: str) -> None:
+    """What threads of a process group may abort is left out: here, whatever else is registered for the end."""
+    script = (
+        "import atexit; from pytest_behaviortrace.run import launch\n"
+        "atexit.register(print, 'cleared up')\n"
+        "print('done', end=' '); launch.leave(3)"
+    )
+    alone = {k: v for k, v in os.environ.items() if k not in ("LOCAL_RANK", "ACCELERATE_MIXED_PRECISION")}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env={**alone, variable: "0"}, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 3
+    assert ended.stdout.split() == ["done", *(["cleared", "up"] * (variable == "NONE_OF_A_LAUNCH"))]
