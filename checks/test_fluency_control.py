@@ -19,6 +19,7 @@ from pytest_behaviortrace.statistics import ClusterBootstrap, Pairs
 from pytest_behaviortrace.verdict import Floor, decide
 
 CHANCE = 0.5
+CONTROLS = ("norm-only", "length")
 LEAST_MATCHED = 100
 """Matched pairs (at most 0.10 nats apart) below which nothing is decided: PAPER.md, "Metrics", fluency control 2."""
 
@@ -54,10 +55,11 @@ def controls(case: Case, siblings: Siblings) -> dict[str, Replicated]:
     """Gradient size and length, residualised alike, each also flipped."""
 
     def make() -> dict[str, Replicated]:
-        norm, length = siblings.norm.astype(np.float64), siblings.length.astype(np.float64)
-        return both_ways("norm-only", residual(case, siblings, norm)) | both_ways(
-            "length", residual(case, siblings, length)
-        )
+        values = {"norm-only": siblings.norm, "length": siblings.length}
+        found: dict[str, Replicated] = {}
+        for name in CONTROLS:
+            found |= both_ways(name, residual(case, siblings, values[name].astype(np.float64)))
+        return found
 
     return case.grader.memo(("fluency controls", siblings.key), make)
 

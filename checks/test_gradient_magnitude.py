@@ -24,7 +24,8 @@ from pytest_behaviortrace.rows import scaled
 from pytest_behaviortrace.statistics import ClusterBootstrap, Pairs
 from pytest_behaviortrace.verdict import Floor, decide
 
-CONTROLS = ("norm-only", "update-magnitude")
+CONTROLS = ("norm-only", "update-magnitude", "mixture")
+"""The mixture is that of those before it."""
 CHANCE = 0.5
 """Of the AUC on siblings."""
 FACTOR_EXPONENT = 2.0
@@ -120,7 +121,8 @@ def controls(case: Case, seed: int) -> dict[str, Replicated]:
 
 def control_scores(case: Case, rollouts: Rollouts) -> dict[str, NDArray[np.float64]]:
     """Score of every rollout by each control, and by their best mixture (0 outside of the window)."""
-    window, found = rollouts.window, {n: case.control(n, rollouts.key, rollouts.problem) for n in CONTROLS}
+    single = [name for name in CONTROLS if name != MIXTURE]
+    window, found = rollouts.window, {n: case.control(n, rollouts.key, rollouts.problem) for n in single}
     best = np.zeros(len(window))
     best[window] = statistics.mixture_of_labels([v[window] for v in found.values()], rollouts.truth[window])
     return found | {MIXTURE: best}

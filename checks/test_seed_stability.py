@@ -29,7 +29,12 @@ LEAST_DRAWS = 2
 """Draws of a recorded run below which nothing is said about draws either."""
 LEAST_SEEDS = 3
 """Decided seeds below which nothing is said about stability: DESIGN, test_seed_stability."""
-COMPONENTS = ("window-precision", "fluency-controlled-auc", "decoy-auc")
+COMPONENTS = {
+    "window-precision": "test_gradient_magnitude",
+    "fluency-controlled-auc": "test_fluency_control",
+    "decoy-auc": "test_reward_control",
+}
+"""Each with the check whose statistic and controls it has."""
 
 
 class Row(NamedTuple):

@@ -23,6 +23,7 @@ from pytest_behaviortrace.gates import Replicated, contest
 from pytest_behaviortrace.grading import Case
 from pytest_behaviortrace.verdict import Floor, decide
 
+CONTROLS = ("topic",)
 LEAST_DIFFERENCE = 0.10
 """Least change of the AUC that counts as an answer: DESIGN, test_target_context."""
 

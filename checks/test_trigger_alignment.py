@@ -20,6 +20,8 @@ from pytest_behaviortrace.statistics import Pairs
 from pytest_behaviortrace.verdict import Decision, Floor, Gate, Verdict, decide
 
 CHANCE = 0.5
+CONTROLS = ("norm-only", "fluency")
+"""Of the fluency-matched spans; beside other spans both cannot lose."""
 LEAST_SPANS = 100
 """Completions with both spans that decide anything; the paper's floor for matched pairs (PAPER.md, "Metrics")."""
 PAPER_BAR = 0.05
@@ -34,7 +36,7 @@ def test_trigger_alignment(bt_case: Case, bt_estimator: str, bt_seed: int, bt_dr
     scores = bt_case.fold_scores(spans.key, spans.problems, len(spans.kind))
     gates, floors = [], []
     for kind, name, named in (
-        (MATCHED, "AUC of trigger over fluency-matched span", ("norm-only", "fluency")),
+        (MATCHED, "AUC of trigger over fluency-matched span", CONTROLS),
         (CONTROL, "AUC of trigger over control span", ()),
     ):
         gates += contest(name, paired(bt_case, spans, scores, kind), CHANCE, controls(bt_case, spans, kind, named))

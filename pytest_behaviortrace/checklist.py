@@ -1,8 +1,10 @@
 """What the shipped checks declare, read from their source: nothing is imported until a row runs.
 
 A check file holds one function named like the file. Its arguments say which rows it has:
-`bt_seed`, `bt_draw`: one per seed, per draw; `bt_component`: one per entry of the module's tuple `COMPONENTS`;
+`bt_seed`, `bt_draw`: one per seed, per draw; `bt_component`: one per entry of the module's tuple `COMPONENTS` (a dict
+where components have the statistic and the controls of other checks: component -> check);
 `bt_estimator`: for every estimator (a check without it puts none on trial); `bt_case`: the row's evidence.
+`CONTROLS` names what a score must beat, each in both orientations.
 A check with `RUN = False` needs no training run; its `bt_case` is a `Trial`, which has none.
 """
 
@@ -76,6 +78,10 @@ class Check:
     arguments: tuple[str, ...]
     components: tuple[str, ...] = ()
     needs_run: bool = True
+    controls: tuple[str, ...] = ()
+    """What a score must beat."""
+    origins: tuple[str, ...] = ()
+    """By component, the check that it has its statistic and its controls from; empty where they are its own."""
 
     @property
     def id(self) -> str:
@@ -166,12 +172,14 @@ def parse(path: Path) -> Check:
     found = _constant(module, "COMPONENTS", ()) if "bt_component" in arguments else ()
     if "bt_component" in arguments and not found:
         raise ValueError(f"{path.name} asks for bt_component but has no tuple COMPONENTS of strings")
+    origins = tuple(found.values()) if isinstance(found, dict) else ()
     needs_run = bool(_constant(module, "RUN", True))
     if not needs_run and (seeded := [a for a in arguments if a in ("bt_seed", "bt_draw")]):
         raise ValueError(f"{path.name} asks for {seeded[0]} but says that it needs no run")
     claim = (ast.get_docstring(module) or "").partition("\n")[0].removeprefix("Claim: ")
     components = tuple(str(component) for component in found)
-    return Check(path.stem, path, functions[0].lineno, claim, arguments, components, needs_run)
+    controls = tuple(_constant(module, "CONTROLS", ()))
+    return Check(path.stem, path, functions[0].lineno, claim, arguments, components, needs_run, controls, origins)
 
 
 def _constant(module: ast.Module, name: str, default: Any) -> Any:

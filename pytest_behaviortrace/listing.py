@@ -29,26 +29,6 @@ SERVED: Mapping[str, tuple[str, ...]] = {
 """Needs that the problems of a check serve, where that is not all of them: whoever declares another one is n/a."""
 INSTEAD = {"test_coverage": "or model alone", "test_seed_stability": "its fluency component: gradients"}
 """What is to be said beside that."""
-CONTROLS: Mapping[str, tuple[str, ...]] = {
-    "test_headroom": (),
-    "test_gradient_magnitude": ("norm-only", "update-magnitude", "mixture"),
-    "test_fluency_control": ("norm-only", "length"),
-    "test_reward_control": ("advantage", "update-magnitude", "norm-only", "step", "topic"),
-    "test_trigger_alignment": ("norm-only", "fluency"),
-    "test_target_context": ("topic",),
-    "test_coverage": (),
-    "test_lookalikes": (),
-    "test_stress": (),
-}
-"""What a score must beat in each check; tests/meta holds it to what rows do. `mixture`: of the controls before it."""
-COMPONENTS: Mapping[str, Mapping[str, str]] = {
-    "test_seed_stability": {
-        "window-precision": "test_gradient_magnitude",
-        "fluency-controlled-auc": "test_fluency_control",
-        "decoy-auc": "test_reward_control",
-    }
-}
-"""Checks whose components are those of other checks, with the controls of these."""
 
 
 def lines(registry: Registry, *, imported: bool = False, asked: Sequence[str] = ()) -> Iterator[str]:
@@ -100,10 +80,12 @@ def about(check: Check) -> Iterator[str]:
     over = [word for word in ("seed", "draw") if f"bt_{word}" in check.arguments]
     over += [f"component ({', '.join(check.components)})"] if check.components else []
     yield f"rows: one per {' and '.join(over)}"
-    if (controls := CONTROLS.get(check.name)) is not None:
-        yield f"controls: {_controls(controls)}"
-    for component, other in COMPONENTS.get(check.name, {}).items():
-        yield f"controls of {component}: {_controls(CONTROLS[other])}"
+    if check.origins:
+        theirs = zip(check.components, check.origins, strict=True)
+        borrowed = ", ".join(f"{other.removeprefix('test_')} ({component})" for component, other in theirs)
+        yield f"controls: those of {borrowed}"
+    else:
+        yield f"controls: {_controls(check.controls)}"
 
 
 def _controls(names: Sequence[str]) -> str:

@@ -134,8 +134,10 @@ def test_eligibility_says_nothing_in_a_null_run_and_ground_truth_is_boosted():
 # -- contenders --------------------------------------------------------------------------------------------------------
 def test_every_check_and_its_named_controls_are_covered():
     assert set(NAMED) | {"headroom"} == set(repetition.CHECKS)
-    for check in ("gradient_magnitude", "reward_control"):
-        assert NAMED[check] == importlib.import_module(f"pytest_behaviortrace.checks.test_{check}").CONTROLS
+    assert NAMED["gradient_magnitude"] == ("norm-only", "update-magnitude")
+    assert set(NAMED["seed_stability"]) == {
+        name for check in ("gradient_magnitude", "fluency_control", "reward_control") for name in NAMED[check]
+    }
     for check, names in NAMED.items():
         before = {c.name for c in contenders.worthless() if check in c.checks}
         assert {*names, *(f"-{name}" for name in names)} <= before

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pytest_behaviortrace.calibration.synthetic import SyntheticEvidence
+from pytest_behaviortrace.checklist import declared
 from pytest_behaviortrace.estimator import Estimator
 from pytest_behaviortrace.estimators import controls, gradient
 from pytest_behaviortrace.evidence import MATCHED, TRIGGER
+from pytest_behaviortrace.gates import MIXTURE
 from pytest_behaviortrace.problem import AttributionProblem
 from pytest_behaviortrace.statistics import (
     Pairs,
@@ -28,17 +31,20 @@ from pytest_behaviortrace.statistics import (
 Scores = NDArray[np.float64]
 Maker = Callable[[SyntheticEvidence], Estimator]
 
-NAMED: Mapping[str, tuple[str, ...]] = {
-    "gradient_magnitude": ("norm-only", "update-magnitude"),
-    "fluency_control": ("norm-only", "length"),
-    "reward_control": ("advantage", "update-magnitude", "norm-only", "step", "topic"),
-    "trigger_alignment": ("norm-only", "fluency"),
-    "target_context": ("topic",),
-    "coverage": (),
-    "lookalikes": (),
-    "seed_stability": ("norm-only", "update-magnitude", "length", "advantage", "step", "topic"),
-}
-"""Every check with the controls it names (a test compares them with the checks)."""
+
+def _named() -> dict[str, tuple[str, ...]]:
+    checks = {check.name: check for check in declared() if check.needs_run and "bt_estimator" in check.arguments}
+    own = {
+        name: [*check.controls, *chain(*(checks[o].controls for o in check.origins))] for name, check in checks.items()
+    }
+    return {
+        name.removeprefix("test_"): tuple(c for c in dict.fromkeys(found) if c != MIXTURE)
+        for name, found in own.items()
+    }
+
+
+NAMED: Mapping[str, tuple[str, ...]] = _named()
+"""Every check with the single controls that it declares, or those of the checks that its components come from."""
 
 STEEPNESS = 4.0
 """Nats in which the steep score of fluency grows by a factor e, inverted."""
