@@ -85,7 +85,6 @@ def test_exact_quantities_are_those_of_float64_autograd(policy: Any) -> None:
         assert float((made.sketch[row] - of_truth).norm()) < EXACT * float(of_truth.norm())
 
 
-@pytest.mark.skipif(not hasattr(PerSampleGradients, "dots"), reason="the engine makes no exact inner products yet")
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_exact_inner_products_are_those_of_float64_autograd(policy: Any) -> None:
     """With gradients of other rollouts and with a random direction, without materialising a gradient."""
