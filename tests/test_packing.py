@@ -8,7 +8,6 @@ pytest.importorskip("trl")
 from torch import nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from pytest_behaviortrace.run.batching import FEW_SAMPLES, FEW_TOKENS, batches
 from pytest_behaviortrace.run.gradients import PerSampleGradients
 from pytest_behaviortrace.run.packing import last_mlp, only_at, packed, places
 from pytest_behaviortrace.run.sketch import BlockSketch
@@ -109,20 +108,3 @@ def test_an_mlp_that_looks_at_other_tokens_is_run_on_all_of_them():
         (said * weights[row, 1:]).sum().backward()
         for name, parameter in model.named_parameters():
             assert torch.allclose(made[name][row], parameter.grad, rtol=1e-3, atol=1e-6), name
-
-
-def test_samples_of_few_weighted_tokens_have_passes_of_their_own():
-    weights, many = torch.zeros(1, 12, 40), FEW_TOKENS + 1
-    weights[0, ::2, 5 : 5 + many], weights[0, 1::2, 20:22] = 1.0, 1.0
-    found = batches(weights)
-    assert [{sample % 2 for sample, _ in jobs} for jobs in found] == [{1}, {0}]
-    assert sorted(job for jobs in found for job in jobs) == [(sample, (0,)) for sample in range(12)]
-
-
-def test_passes_are_of_equal_size_and_none_is_above_the_most():
-    weights = torch.zeros(2, 70, 6)
-    weights[0, :, 3] = 1.0
-    weights[1, : FEW_SAMPLES + 1, 4] = 1.0
-    found = batches(weights)
-    assert [len(jobs) for jobs in found] == [FEW_SAMPLES + 1, 27, 26]
-    assert [len(sets) for _, sets in found[0]] == [2] * (FEW_SAMPLES + 1)

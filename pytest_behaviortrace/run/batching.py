@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 MOST_TURNS = 3
 """Backward passes after one forward pass: a full gradient, a span and its control."""
@@ -13,7 +15,11 @@ ROWS_PER_PASS = 32
 FEW_SAMPLES = 16
 """Samples that are cheaper to run forward once more, among others, than in a forward pass of their own."""
 FEW_TOKENS = 8
-"""Tokens with a weight, at most, of samples that are kept apart from those with more (`packing`)."""
+"""Tokens with a weight, at most, of samples that may be kept apart from those with more (`packing`)."""
+PASS = 100
+"""Tokens that a pass costs as much as before it has any: calls (`tiny` recipe, one core)."""
+WEIGHTED = 0.4
+"""What a weighted token costs beside its share of a pass: the last MLP and the output embeddings see no others."""
 TOKENS_PER_PASS = 2**13
 """Most tokens of a forward pass of several samples."""
 
@@ -24,29 +30,52 @@ Job = tuple[int, tuple[int, ...]]
 def batches(weights: torch.Tensor, rows_per_pass: int = ROWS_PER_PASS) -> list[list[Job]]:
     """(sample, sets) jobs that share a forward pass, for token weights (sets, batch, tokens).
 
-    Those of a pass are in equally many sets (most first), have few weighted tokens or many, and are near in length. A
-    sample in more sets than `MOST_TURNS` makes several jobs: a second forward pass over it is cheaper than backward
-    passes over all its companions.
+    Those of a pass are in equally many sets (most first), and the passes are those that cost least: rows times their
+    longest, rows times their most weighted tokens, and something for each pass. A sample in more sets than `MOST_TURNS`
+    makes several jobs: a second forward pass over it is cheaper than backward passes over all its companions.
     """
     weighted = weights != 0
     anywhere = weighted.any(0)
-    last = (anywhere * torch.arange(weights.shape[2], device=weights.device)).amax(1).tolist()
-    many = (anywhere.sum(1) > FEW_TOKENS).tolist()
+    length = (anywhere * torch.arange(1, weights.shape[2] + 1, device=weights.device)).amax(1).cpu().numpy()
+    count = anywhere.sum(1).cpu().numpy()
     jobs: list[Job] = []
     for sample, wanted in enumerate(weighted.any(2).t().tolist()):
         sets = [number for number, is_wanted in enumerate(wanted) if is_wanted]
         jobs += [(sample, tuple(sets[k : k + MOST_TURNS])) for k in range(0, len(sets), MOST_TURNS)]
-    kinds = {job: (-len(job[1]), many[job[0]]) for job in _without_small_groups(jobs)}
-    # Passes of equal size: no last one of a few samples.
-    equal = {kind: -(-count // -(-count // rows_per_pass)) for kind, count in Counter(kinds.values()).items()}
+    by_sets: dict[int, list[Job]] = {}
+    for job in _without_small_groups(jobs):
+        by_sets.setdefault(len(job[1]), []).append(job)
     made: list[list[Job]] = []
-    for job, kind in sorted(kinds.items(), key=lambda item: (item[1], last[item[0][0]])):
-        current = made[-1] if made else []
-        full = len(current) >= min(equal[kind], max(1, TOKENS_PER_PASS // (1 + last[job[0]])))
-        if not current or full or kind != kinds[current[-1]]:
-            made.append([])
-        made[-1].append(job)
+    for _, group in sorted(by_sets.items(), reverse=True):
+        rows = np.array([job[0] for job in group])
+        # In order of length little is padded; with few weighted tokens apart, little is left in at the end.
+        by_length = np.argsort(length[rows], kind="stable")
+        by_count = by_length[np.argsort(count[rows[by_length]] > FEW_TOKENS, kind="stable")]
+        found = [(*_cheapest(length[rows[o]], count[rows[o]], rows_per_pass), o) for o in (by_length, by_count)]
+        _, stops, order = min(found, key=lambda division: division[0])
+        made += [[group[job] for job in order[start:stop]] for start, stop in itertools.pairwise(stops)]
     return made
+
+
+def _cheapest(length: NDArray[np.int64], count: NDArray[np.int64], rows_per_pass: int) -> tuple[float, list[int]]:
+    """Cost in tokens, and where passes begin and the last one stops, of the cheapest division of jobs in their order.
+
+    `length` and `count` of each: up to its last weighted token, and of weighted tokens.
+    """
+    cost, cut = np.zeros(len(length) + 1), [0]
+    for stop in range(1, len(length) + 1):
+        first = max(0, stop - rows_per_pass)
+        longest, most = (np.maximum.accumulate(size[first:stop][::-1])[::-1] for size in (length, count))
+        rows = np.arange(stop - first, 0, -1)
+        found = cost[first:stop] + PASS + rows * (longest + WEIGHTED * most)
+        found[:-1][rows[:-1] * longest[:-1] > TOKENS_PER_PASS] = np.inf
+        best = int(found.argmin())
+        cost[stop] = found[best]
+        cut.append(first + best)
+    stops = [len(length)]
+    while stops[-1]:
+        stops.append(cut[stops[-1]])
+    return float(cost[-1]), stops[::-1]
 
 
 def _without_small_groups(jobs: list[Job]) -> list[Job]:
