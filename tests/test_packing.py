@@ -37,7 +37,8 @@ class Mixing(nn.Module):
         self.up_proj, self.down_proj = own.up_proj, own.down_proj
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self.up_proj(x + x.roll(1, 1)))
+        before = nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
+        return self.down_proj(self.up_proj(x + before))
 
 
 def test_places_are_distinct_and_hold_everything_wanted():

@@ -146,12 +146,15 @@ class Capture:
         else:
             yield self.names[id(module.weight)], Whole(_at_scale(module, given, gradient))
 
-    def head_uses(self, slope: torch.Tensor, hidden: torch.Tensor) -> Iterator[tuple[str, Use]]:
-        """The same for the output embeddings: gradient at the logits (samples, tokens, V), and what they were given."""
+    def head_uses(self, slope: torch.Tensor, counts: torch.Tensor, hidden: torch.Tensor) -> Iterator[tuple[str, Use]]:
+        """The same for the output embeddings: gradient at the logits, and what these were made of.
+
+        `slope` (samples, tokens, V) times `counts` (samples, tokens) is the gradient; `hidden` (samples, tokens, d).
+        """
         if id(self.head.weight) in self.names:
-            yield self.names[id(self.head.weight)], Product(slope, hidden.float())
+            yield self.names[id(self.head.weight)], Product(slope, hidden.float() * counts[..., None])
         if self.head.bias is not None and id(self.head.bias) in self.names:
-            yield self.names[id(self.head.bias)], Whole(slope.sum(1))
+            yield self.names[id(self.head.bias)], Whole((counts[:, None] @ slope)[:, 0])
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from pytest_behaviortrace.run.batching import ROWS_PER_PASS, batches
 from pytest_behaviortrace.run.capture import Capture, UnsupportedModel, active_dropout
 from pytest_behaviortrace.run.coverage import check_coverage
 from pytest_behaviortrace.run.packing import last_mlp, only_at, packed, places
-from pytest_behaviortrace.run.placing import longest_alike, minds_padding
+from pytest_behaviortrace.run.placing import Aligned, aligned, longest_alike, minds_padding, reads_on
 from pytest_behaviortrace.run.sketch import BlockSketch, trainable
 from pytest_behaviortrace.run.sums import DotSums, SampleGradients, SketchSums, Sums, WholeSums
 from pytest_behaviortrace.run.uses import Use
@@ -70,7 +70,7 @@ class PerSampleGradients:
         if {name: p.size for name, p in sketch.parameters.items()} != sizes:
             raise ValueError("the sketch was laid out for another model: its parameters differ")
         self._modules = list(model.modules())
-        self._head_verified = self._coverage_verified = self._pass_verified = False
+        self._head_verified = self._coverage_verified = self._pass_verified = self._reads_on = False
         self._last_mlp, self._longest = last_mlp(self.capture.backbone), longest_alike(model.config)
 
     def __call__(
@@ -151,39 +151,32 @@ class PerSampleGradients:
         for jobs in batches(weights, self.rows_per_pass):
             rows = torch.tensor([sample for sample, _ in jobs], device=weights.device)
             turns = torch.stack([weights[list(sets), sample] for sample, sets in jobs], 1)
-            attended, weighted = attention_mask[rows].any(0).nonzero(), (turns != 0).flatten(0, 1).any(0).nonzero()
-            # Nothing to the left was attended, nothing to the right matters.
-            shown = slice(int(attended[0]), int(weighted[-1]) + 1)
-            ids, mask = input_ids[rows, shown], attention_mask[rows, shown]
-            for turn, uses in enumerate(self._backward(ids, mask, turns[..., shown], rows, logprob[:, shown])):
+            some = aligned(rows, input_ids, attention_mask, turns)
+            for turn, uses in enumerate(self._backward(some, logprob)):
                 done = _Pass(torch.tensor([sets[turn] for _, sets in jobs], device=rows.device), rows, uses)
                 if not self._coverage_verified:
                     done.into(sums := SketchSums(self.sketch, len(rows), rows.device))
                     with self._undisturbed():
                         self._coverage_verified = check_coverage(
-                            self.model, self.sketch, sums.made()[0][0], ids[:1], mask[:1], turns[turn, :1, shown],
+                            self.model, self.sketch, sums.made()[0][0],
+                            some.ids[:1], some.mask[:1], some.turns[turn, :1],
                             temperature=self.temperature, autocast=self.autocast,
                         )  # fmt: skip
                 yield done
 
-    def _backward(
-        self,
-        ids: torch.Tensor,
-        mask: torch.Tensor,
-        turns: torch.Tensor,
-        rows: torch.Tensor,
-        logprob: torch.Tensor,
-    ) -> Iterator[dict[str, list[Use]]]:
-        """After one forward pass: the uses of all parameters, a backward pass for each of `turns`' token weights.
+    def _backward(self, some: Aligned, logprob: torch.Tensor) -> Iterator[dict[str, list[Use]]]:
+        """After one forward pass: the uses of all parameters, a backward pass for each of the sets of token weights.
 
-        `turns` is (turns, size, tokens). Fills in `logprob` at `rows` of the batch.
+        Fills in `logprob` at the samples' weighted tokens.
         """
-        head = self.capture.head
+        head, ids, turns = self.capture.head, some.ids, some.turns
         # What predicts a weighted token; the last of them is predicted, never read.
         wanted = (turns != 0).any(0)[:, 1:]
         place = places(wanted)
-        read = {"input_ids": ids[:, :-1], "attention_mask": mask[:, :-1], "use_cache": False}
+        read = {"input_ids": ids[:, :-1], "attention_mask": some.mask[:, :-1], "use_cache": False}
         self._verify_pass(read, place[:1, : int(wanted[0].sum())])
+        if self._reads_on and some.gapless:
+            read["attention_mask"] = None  # half as dear an attention, and nothing to be hidden
         with (
             self._undisturbed(),
             torch.enable_grad(),
@@ -196,19 +189,19 @@ class PerSampleGradients:
         given = hidden.detach()
         with torch.no_grad(), self.autocast():
             logits = head(given).float()
-        self._verify_head(ids, mask, logits, place)
+        self._verify_head(ids, some.mask, logits, place)
         said, turns = ids.gather(1, place + 1)[..., None], turns.gather(2, (place + 1).expand(len(turns), -1, -1))
         chance = torch.log_softmax(logits / self.temperature, -1)
         row, which = (turns != 0).any(0).nonzero(as_tuple=True)
-        logprob[rows[row], place[row, which] + 1] = chance.gather(2, said)[row, which, 0]
-        chance = chance.exp_()
-        for number, mine in enumerate(turns[..., None] / self.temperature):
-            slope = (chance * -mine).scatter_add_(2, said, mine)
+        logprob[some.rows[row], some.column[row, place[row, which] + 1]] = chance.gather(2, said)[row, which, 0]
+        # Turned round, so that what each token counts goes to the few features instead of the many logits.
+        slope = chance.exp_().scatter_add_(2, said, torch.full_like(said, -1.0, dtype=chance.dtype))
+        for number, mine in enumerate(turns / -self.temperature):
             uses: dict[str, list[Use]] = {}
             if self.capture.learns_head:
-                _note(uses, self.capture.head_uses(slope, given))
+                _note(uses, self.capture.head_uses(slope, mine, given))
             if calls:
-                pull = (slope @ head.weight.detach().float()).to(hidden.dtype)
+                pull = ((slope @ head.weight.detach().float()) * mine[..., None]).to(hidden.dtype)
                 outputs, more = [call.output for call in calls if call.output is not None], number + 1 < len(turns)
                 found = torch.autograd.grad(hidden, outputs, pull, retain_graph=more, allow_unused=True)
                 for call, gradient in zip(calls, found, strict=True):
@@ -225,8 +218,10 @@ class PerSampleGradients:
         if self._pass_verified:
             return
         first = {name: v[:1] if isinstance(v, torch.Tensor) else v for name, v in read.items()}
+        tolerance = 1e-3 if self._is_exact() else 5e-2
         with self._undisturbed(), self.autocast():
-            if minds_padding(self.capture.backbone, first, place, 1e-3 if self._is_exact() else 5e-2):
+            self._reads_on = reads_on(self.capture.backbone, first, place, tolerance)
+            if minds_padding(self.capture.backbone, first, place, tolerance):
                 raise UnsupportedModel(
                     f"{type(self.model).__name__} counts positions from the first column of a batch: what it makes of "
                     "a rollout depends on how far it is padded"
@@ -262,12 +257,12 @@ class PerSampleGradients:
             raise UnsupportedModel(f"dropout is on ({', '.join(dropout)}): a training gradient is then random")
         training = [module for module in self._modules if module.training]
         for module in training:
-            module.training = False
+            vars(module)["training"] = False  # hundreds of modules: a module's own way of setting it costs milliseconds
         try:
             yield
         finally:
             for module in training:
-                module.training = True
+                vars(module)["training"] = True
 
 
 def _note(uses: dict[str, list[Use]], found: Any) -> None:

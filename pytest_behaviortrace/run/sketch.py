@@ -149,12 +149,12 @@ class BlockSketch:
         target = buffer[:, first : first + ring]
         at = (self._shifts[name] + first_row * parameter.columns) % ring
         head = min(ring - at, flat.shape[1])
-        target[:, at : at + head] += flat[:, :head]
+        target[:, at : at + head].add_(flat[:, :head])
         laps, rest = divmod(flat.shape[1] - head, ring)
         if laps:
-            target += flat[:, head : head + laps * ring].view(-1, laps, ring).sum(1)
+            target.add_(flat[:, head : head + laps * ring].view(-1, laps, ring).sum(1))
         if rest:
-            target[:, :rest] += flat[:, -rest:]
+            target[:, :rest].add_(flat[:, -rest:])
 
     def add_rows(self, buffer: torch.Tensor, name: str, places: torch.Tensor, values: torch.Tensor) -> None:
         """Adds single rows of a parameter's gradients to a buffer (batch, width), in place.

@@ -38,6 +38,8 @@ class SketchSums:
         self._made = sketch.buffer(batch, device)
         self._square = torch.zeros(batch, dtype=torch.float64, device=device)
         self._vectors: dict[str, torch.Tensor] = {}
+        self._norms: dict[tuple[int, int], list[torch.Tensor]] = {}
+        """Samples (first, beyond the last) -> norms of pieces of theirs that are not yet in `_square`."""
 
     def made(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Sketches (batch, K) float32 and squared norms (batch,) float64 of what was taken."""
@@ -46,6 +48,9 @@ class SketchSums:
             self._vectors = {}
             self._sketch.add_vectors(self._made, names, values)
             self._square += torch.linalg.vector_norm(values, dim=1).double().square()
+        for (first, stop), norms in self._norms.items():
+            self._square[first:stop] += torch.stack(norms).double().square().sum(0)
+        self._norms = {}
         return self._made, self._square
 
     def add(self, name: str, uses: Sequence[Use]) -> None:
@@ -65,7 +70,8 @@ class SketchSums:
             placed, self._batch, parameter.rows, parameter.columns, self._device
         ):
             self._sketch.add(self._made[samples], name, start, values)
-            self._square[samples] += torch.linalg.vector_norm(values.flatten(1), dim=1).double().square()
+            norm = torch.linalg.vector_norm(values.flatten(1), dim=1)
+            self._norms.setdefault((samples.start, samples.stop), []).append(norm)
 
 
 class DotSums:

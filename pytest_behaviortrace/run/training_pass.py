@@ -177,9 +177,8 @@ class TrainingPass:
         tolerance = 1e-3 if hidden.dtype == torch.float32 == logits.dtype else 5e-2
         if not torch.allclose(chance.gather(2, said)[..., 0][counted], own[counted], rtol=tolerance, atol=tolerance):
             raise UnsupportedModel("the policy's log-probabilities are not those of its output embeddings")
-        mine = mine / self.temperature
-        slope = (chance.exp_() * -mine).scatter_add_(2, said, mine)
-        yield from self.capture.head_uses(slope, hidden)
+        slope = chance.exp_().scatter_add_(2, said, torch.full_like(said, -1.0, dtype=chance.dtype))
+        yield from self.capture.head_uses(slope, mine[..., 0] / -self.temperature, hidden)
 
     @torch.no_grad()
     def _arrived(self, module: nn.Module, gradient: torch.Tensor) -> None:

@@ -89,7 +89,7 @@ class Whole:
     def add_rows(self, values: torch.Tensor, samples: slice, start: int, stop: int, *, fresh: bool) -> None:
         if fresh:
             values.zero_()
-        values[:, 0] += self.gradient[samples]
+        values[:, 0].add_(self.gradient[samples])
 
     def placed(self, parameter: Parameter) -> Whole:
         rows, columns = parameter.on(self.gradient.device)
