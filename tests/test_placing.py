@@ -18,7 +18,7 @@ from transformers import (
 
 from pytest_behaviortrace.run.capture import Capture, UnsupportedModel
 from pytest_behaviortrace.run.gradients import PerSampleGradients
-from pytest_behaviortrace.run.placing import longest_alike
+from pytest_behaviortrace.run.placing import aligned, longest_alike
 from pytest_behaviortrace.run.sketch import BlockSketch
 from pytest_behaviortrace.run.training_pass import TrainingPass
 
@@ -70,6 +70,57 @@ def test_positions_counted_from_the_first_column_are_refused_although_their_tabl
         parameter.requires_grad_("ln_" in name)
     with pytest.raises(UnsupportedModel, match="GPT2LMHeadModel counts positions from the first column of a batch"):
         engine(model, rows_per_pass=rows)(*batch()[:2], [batch()[2]])
+
+
+def test_samples_begin_in_the_first_column_and_end_with_their_last_weighted_token() -> None:
+    ids, mask, weights = batch()
+    weights[1, -3:] = 0
+    some = aligned(torch.tensor([1, 3]), ids, mask, weights[None, [1, 3]])
+    assert some.mask.tolist() == [[1] * 7, [1] * 6 + [0]]
+    assert some.gapless
+    assert torch.equal(some.ids[0], ids[1, 1:8])
+    assert torch.equal(some.ids[1, :6], ids[3, 4:10])
+    assert torch.equal(some.column[0], torch.arange(1, 8))
+    assert torch.equal(some.turns[0, 1, :6], weights[3, 4:10])
+
+
+def test_where_a_sample_is_over_nothing_is_attended_and_nothing_counts() -> None:
+    ids, mask, weights = batch()
+    weights[2, PROMPT + 2 :] = 0
+    some = aligned(torch.arange(ROWS), ids, mask, weights[None])
+    assert some.ids.shape == (ROWS, PROMPT + MADE)
+    assert some.mask.sum(1).tolist() == [PROMPT + MADE, PROMPT + MADE - 3, PROMPT + 2 - 3, PROMPT + MADE - 5]
+    torch.testing.assert_close(some.turns[0].sum(1), weights.sum(1))
+    assert ((some.turns[0] != 0) <= (some.mask != 0)).all()
+    assert some.gapless
+    mask[0, 2] = 0
+    assert not aligned(torch.arange(ROWS), ids, mask, weights[None]).gapless
+
+
+def small_qwen() -> Any:
+    return policy(Qwen2Config(**SMALL))
+
+
+@pytest.mark.parametrize("case", ["causal", "gap", "looks ahead without a mask"])
+def test_a_mask_is_left_out_only_where_it_hides_nothing(case: str) -> None:
+    model, (ids, mask, weights), seen = small_qwen(), batch(), []
+    if case == "gap":
+        mask[0, 2] = 0
+    if case == "looks ahead without a mask":
+        for layer in model.model.layers:
+            layer.self_attn.is_causal = False
+    truth, measuring = one_by_one(model, ids, mask, weights), engine(model)
+    made = measuring.exact(ids, mask, weights)
+    with torch.no_grad():
+        handle = model.model.register_forward_pre_hook(
+            lambda module, args, named: seen.append(named["attention_mask"] is None), with_kwargs=True
+        )
+        measuring.exact(ids, mask, weights)
+        handle.remove()
+    assert seen == [case == "causal"]
+    for row in range(ROWS):
+        for name, gradient in truth[row].items():
+            torch.testing.assert_close(made[name][row], gradient, rtol=1e-3, atol=1e-5)
 
 
 def no_dropout() -> dict[str, float]:
