@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,20 @@ def pytest_configure() -> None:
     """A suite started in the background ignores Ctrl-C, and so would every process a test starts and interrupts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """What is imported stays. TRL makes a million objects, and accelerate looks for garbage among all before a run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        if "torch" in sys.modules:
+            import hypothesis  # noqa: F401 - it asks the collector who holds a random number generator
+
+            gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="module", autouse=True)

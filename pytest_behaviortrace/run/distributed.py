@@ -8,7 +8,6 @@ making has no unit's name, and the next build sweeps it away.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import shutil
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from pytest_behaviortrace.run.cache import LOGS, CacheError, Unwritable, no_room, no_room_error, require_writable
+from pytest_behaviortrace.run.importing import imported
 from pytest_behaviortrace.run.launch import settle
 from pytest_behaviortrace.run.leftovers import BUILD_PREFIX, sweep, sweep_unit
 from pytest_behaviortrace.run.lock import BuildLock, NoLocks, OwnedLock, building, worker_place
@@ -120,7 +120,7 @@ class _Party:
         self.ranks.wait()
 
     def _build(self, task: Task, folder: Path) -> None:
-        began, module = time.perf_counter(), importlib.import_module(self.builder)
+        began, module = time.perf_counter(), imported(self.builder)
 
         def report(stage: str, fraction: float, note: str = "") -> None:
             self.display.update(task.unit, stage, fraction, note)

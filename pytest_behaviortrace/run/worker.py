@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import os
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from pytest_behaviortrace.run import handover
 from pytest_behaviortrace.run.cache import CacheError, library_versions, no_room
+from pytest_behaviortrace.run.importing import imported
 from pytest_behaviortrace.run.manifest import seal
 from pytest_behaviortrace.run.recorded import store_of
 from pytest_behaviortrace.run.store import Built, Store
@@ -68,7 +68,7 @@ def _build(args: argparse.Namespace, report: Callable[..., None]) -> None:
     store = store_of(args.cache_dir, recipe)
     if store.key != args.key:
         raise CacheError("a library or the policy's files changed while the session was running; start it again")
-    builder = importlib.import_module(args.builder)
+    builder = imported(args.builder)
     # Asked before it is read: another process may build the seed again meanwhile, and the draw is not of that.
     origin = None if args.draw is None else store.origin(args.seed)
     if args.draw is None:
