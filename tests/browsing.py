@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +57,17 @@ def opened_browser(profile: Path) -> Iterator[Any]:
         driver.quit()
 
 
+_PAGES: dict[str, str] = {}
+
+
+def page_of(card: Scorecard) -> str:
+    """The page of a scorecard; one that says the same is drawn once (seconds: dozens of figures)."""
+    said = repr([getattr(card, field.name) for field in dataclasses.fields(card)])
+    if said not in _PAGES:
+        _PAGES[said] = html.render(card)
+    return _PAGES[said]
+
+
 def look(browser: Any, width: int, theme: str, medium: str = "screen") -> None:
     """Set the width of the window, what the system says about light and dark, and whether it is paper."""
     browser.execute_cdp_cmd(
@@ -72,7 +84,7 @@ def shown(browser: Any, folder: Path) -> Iterator[Callable[..., Any]]:
 
     def opened(card: Scorecard, width: int = 1200, theme: str = "light") -> Any:
         path = folder / "report.html"
-        path.write_text(html.render(card), encoding="utf-8", newline="\n")
+        path.write_text(page_of(card), encoding="utf-8", newline="\n")
         look(browser, width, theme)
         browser.get("about:blank")
         browser.get(path.as_uri())
