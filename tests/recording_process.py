@@ -44,13 +44,13 @@ def trainer(work: Path, **settings: Any) -> Any:
     return grpo_run.trainer(work, **settings)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("work", type=Path)
     parser.add_argument("record", type=Path)
     parser.add_argument("--kill", choices=["step", "save", "seal"])
     parser.add_argument("--resume", action="store_true")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     made = trainer(args.work)
     made.add_callback(Killer(args.kill))
