@@ -176,7 +176,7 @@ class PerSampleGradients:
         read = {"input_ids": ids[:, :-1], "attention_mask": some.mask[:, :-1], "use_cache": False}
         self._verify_pass(read, place[:1, : int(wanted[0].sum())])
         if self._reads_on and some.gapless:
-            read["attention_mask"] = None  # half as dear an attention, and nothing to be hidden
+            read["attention_mask"] = None  # it would hide nothing, and attention costs less
         with (
             self._undisturbed(),
             torch.enable_grad(),

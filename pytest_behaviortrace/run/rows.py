@@ -113,5 +113,6 @@ def reward_columns(names: Sequence[str]) -> list[str]:
 
 def unpadded(values: torch.Tensor, mask: torch.Tensor) -> list[list[Any]]:
     """Rows of `values` (batch, tokens) without what `mask` leaves out."""
-    rows, attended = values.cpu().numpy(), mask.bool().cpu().numpy()  # one by one, tensors cost five times as much
+    # One by one, tensors cost five times as much.
+    rows, attended = values.detach().cpu().numpy(), mask.bool().cpu().numpy()
     return [row[kept].tolist() for row, kept in zip(rows, attended, strict=True)]
