@@ -166,7 +166,6 @@ def many(options: argparse.Namespace, folder: Path) -> None:
     graded = session(folder, *cache, *workers, *reports)
     print(graded.line(" ".join([f"{options.estimators} graded", *workers, *options.check])))
     print(f"\nprocessor time per estimator: {graded.cpu / options.estimators:.2f} s")
-    Path("load-output.txt").write_text(graded.output, encoding="utf-8")
     print("\n| report | bytes |\n|---|---|")
     for suffix in formats:
         print(f"| .{suffix} | {(folder / f'report.{suffix}').stat().st_size:,} |")
